@@ -1,0 +1,38 @@
+"""What a backend raises.
+
+    BackendError
+    + ContextTooLong        the prompt does not fit one sequence of this backend
+    + ImportRefused         the parked state is not one this engine may load
+    + ExportFailed          the engine did not hand out a state that can be trusted
+    + EngineLost            the engine died or stopped answering
+    + EngineStartError      the engine could not be started (bad model, port in use…)
+    + ModelUnavailable      the default model could not be fetched
+"""
+
+
+class BackendError(Exception):
+    """Root of everything that a backend raises."""
+
+
+class ContextTooLong(BackendError):
+    """The prompt does not fit one sequence of this backend."""
+
+
+class ImportRefused(BackendError):
+    """The parked state is not one that this engine may load; its slot is empty."""
+
+
+class ExportFailed(BackendError):
+    """The engine did not hand out a state that can be trusted."""
+
+
+class EngineLost(BackendError):
+    """The engine died or stopped answering."""
+
+
+class EngineStartError(BackendError):
+    """The engine could not be started."""
+
+
+class ModelUnavailable(BackendError):
+    """The default model could not be fetched."""

@@ -1,0 +1,1 @@
+"""kvalet: an asyncio runtime between agent code and model backends."""
