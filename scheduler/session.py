@@ -1,0 +1,308 @@
+"""What a session is, and the only ways it may change.
+
+Theory of operation
+-------------------
+A session is two small machines side by side. Its *phase* says what the turn needs next;
+its *residency* says where its KV state is. Every legal move stands in the two tables
+below; ``Session.apply`` is the only place that assigns ``phase`` or ``residency``.
+
+Three rules couple them:
+
+* ON_ACCELERATOR: the accelerator finishes work only for an admitted turn, and starts it
+  only when it is ready (nothing is being copied in or out).
+* UNTOUCHED: state is copied or released only while no unit of work runs on it.
+* SETTLE: after every event, a waiting session is TOOL if a call is open and IDLE if
+  none is; a PARKED session whose copy is gone is ABSENT.
+
+``kv_tokens`` counts the tokens of valid state, wherever they are; ``copied_tokens`` is
+how many of them the store holds too. A session is *clean* when both agree.
+
+    >>> s = Session(id=SessionId("a"))
+    >>> s.apply(TurnSubmitted(at_s=0, session=s.id, prompt_tokens=9, prefix_tokens=0,
+    ...                       max_output_tokens=4))
+    >>> s.apply(TurnAdmitted(at_s=0, session=s.id, slot=1, forced=False))
+    >>> s.ready
+    True
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum, unique
+from typing import Final
+
+from .errors import IllegalMove
+from .events import (
+    CallId,
+    Copied,
+    CopyFailed,
+    CopyForgotten,
+    CopyLost,
+    CopyStarted,
+    DecodeDone,
+    DecodeStarted,
+    Event,
+    PrefillDone,
+    PrefillStarted,
+    Released,
+    Restored,
+    RestoreFailed,
+    RestoreStarted,
+    SessionClosed,
+    SessionId,
+    ToolEnded,
+    ToolStarted,
+    TurnAborted,
+    TurnAdmitted,
+    TurnRejected,
+    TurnSubmitted,
+)
+
+
+@unique
+class Phase(Enum):
+    """What the turn needs next."""
+
+    IDLE = "idle"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    TOOL = "tool"
+
+
+@unique
+class Residency(Enum):
+    """Where the KV state is."""
+
+    ABSENT = "absent"  # nowhere: a prefill must compute it
+    RESIDENT = "resident"  # on the accelerator
+    PARKING = "parking"  # on the accelerator, being copied out
+    PARKED = "parked"  # in the state store only
+    RESTORING = "restoring"  # being copied back
+
+
+@unique
+class Departure(Enum):
+    """How state leaves the accelerator."""
+
+    PARK = "park"  # copy what is dirty, then release
+    DROP = "drop"  # release; an older copy, if any, is what remains
+
+
+P, R = Phase, Residency
+
+PHASE_MOVES: Final[dict[tuple[Phase, type[Event]], Phase]] = {
+    (P.IDLE, TurnSubmitted): P.PREFILL,
+    (P.TOOL, TurnSubmitted): P.PREFILL,  # a background call may go on
+    (P.PREFILL, TurnRejected): P.IDLE,
+    (P.PREFILL, TurnAdmitted): P.PREFILL,
+    (P.PREFILL, PrefillStarted): P.PREFILL,
+    (P.PREFILL, PrefillDone): P.DECODE,
+    (P.PREFILL, TurnAborted): P.IDLE,
+    (P.DECODE, DecodeStarted): P.DECODE,
+    (P.DECODE, DecodeDone): P.IDLE,
+    (P.DECODE, TurnAborted): P.IDLE,
+    (P.IDLE, SessionClosed): P.IDLE,
+    (P.TOOL, SessionClosed): P.IDLE,
+    **{(phase, ToolStarted): phase for phase in P},
+    **{(phase, ToolEnded): phase for phase in P},
+}
+
+RESIDENCY_MOVES: Final[dict[tuple[Residency, type[Event]], Residency]] = {
+    (R.ABSENT, PrefillDone): R.RESIDENT,
+    (R.RESIDENT, PrefillDone): R.RESIDENT,
+    (R.RESIDENT, CopyStarted): R.PARKING,
+    (R.PARKING, Copied): R.RESIDENT,
+    (R.PARKING, CopyFailed): R.RESIDENT,
+    (R.PARKED, RestoreStarted): R.RESTORING,
+    (R.RESTORING, Restored): R.RESIDENT,
+    (R.RESTORING, RestoreFailed): R.ABSENT,
+    (R.RESIDENT, Released): R.PARKED,  # or ABSENT, by SETTLE
+    (R.ABSENT, Released): R.PARKED,  # a slot given back before anything was on it
+    **{(residency, CopyLost): residency for residency in R},
+    **{(residency, CopyForgotten): residency for residency in R},
+}
+
+# ON_ACCELERATOR and UNTOUCHED, as sets of events.
+NEEDS_READY: Final[frozenset[type[Event]]] = frozenset({PrefillStarted, DecodeStarted})
+NEEDS_RUNNING: Final[frozenset[type[Event]]] = frozenset({PrefillDone})
+NEEDS_UNTOUCHED: Final[frozenset[type[Event]]] = frozenset({CopyStarted, Released})
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Turn:
+    """One model call on its way through the accelerator."""
+
+    submitted_s: float
+    prompt_tokens: int
+    max_output_tokens: int
+    admitted: bool = False
+    running: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """The most KV tokens that the turn can come to hold."""
+        return self.prompt_tokens + self.max_output_tokens
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Session:
+    """One lane of one agent's conversation, as the scheduler knows it."""
+
+    id: SessionId
+    parent: SessionId | None = None
+    phase: Phase = Phase.IDLE
+    residency: Residency = Residency.ABSENT
+    slot: int | None = None
+    kv_tokens: int = 0
+    copied_tokens: int = 0
+    turn: Turn | None = None
+    open_calls: dict[CallId, str] = field(default_factory=dict[CallId, str])
+    waits: int = 0
+    departure: Departure | None = None
+    departure_forced: bool = False
+    closed: bool = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether the accelerator could work on it right now."""
+        turn = self.turn
+        if turn is None or not turn.admitted or turn.running:
+            return False
+        if self.phase is Phase.PREFILL:
+            return self.residency in (Residency.ABSENT, Residency.RESIDENT)
+        return self.residency is Residency.RESIDENT
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a tool or the user, not the accelerator, holds it up."""
+        return self.turn is None
+
+    @property
+    def untouched(self) -> bool:
+        """Whether no unit of work has a claim on its state."""
+        return self.turn is None or not self.turn.admitted
+
+    @property
+    def clean(self) -> bool:
+        """Whether the store holds all of its state."""
+        return self.copied_tokens == self.kv_tokens
+
+    def apply(self, event: Event) -> None:
+        """Move as the tables say; raise IllegalMove where they say nothing."""
+        kind = type(event)
+        phase = PHASE_MOVES.get((self.phase, kind))
+        residency = RESIDENCY_MOVES.get((self.residency, kind))
+        # PrefillDone moves both machines; every other event moves exactly one.
+        moved = (
+            phase is not None and residency is not None
+            if kind is PrefillDone
+            else phase is not None or residency is not None
+        )
+        if not (moved and self._allows(kind)):
+            raise IllegalMove(
+                f"{kind.__name__} cannot happen to session {self.id!r} "
+                f"in {self.phase.value}/{self.residency.value}"
+            )
+        self.phase = phase or self.phase
+        self.residency = residency or self.residency
+        self._note(event)
+        self._settle()
+
+    def _allows(self, kind: type[Event]) -> bool:
+        if kind in NEEDS_READY:
+            return self.ready
+        if kind in NEEDS_RUNNING:
+            return self.turn is not None and self.turn.running
+        if kind in NEEDS_UNTOUCHED:
+            return self.untouched
+        if kind is TurnSubmitted:
+            return not self.closed
+        if kind is TurnAdmitted:
+            return self.untouched
+        return True
+
+    def _note(self, event: Event) -> None:
+        """Keep the figures that come with the move."""
+        match event:
+            case TurnSubmitted():
+                self._submit(event)
+            case TurnAdmitted():
+                self._turn().admitted = True
+                self.slot = event.slot
+                self.departure = None
+                self.departure_forced = False
+            case PrefillStarted() | DecodeStarted():
+                self._turn().running = True
+            case PrefillDone():
+                self._turn().running = False
+                self.kv_tokens = self._turn().prompt_tokens
+            case DecodeDone():
+                self.kv_tokens = event.kv_tokens
+                self.turn = None
+            case TurnAborted() | TurnRejected():
+                self._abort()
+            case ToolStarted():
+                self.open_calls[event.call] = event.tool
+            case ToolEnded():
+                self._end_call(event)
+            case Copied():
+                # An edit during the copy can make it longer than what is still valid.
+                whole = event.kv_tokens <= self.kv_tokens
+                self.copied_tokens = event.kv_tokens if whole else 0
+            case RestoreStarted():
+                self.slot = event.slot
+            case Released():
+                self.slot = None
+                self.departure = None
+                self.departure_forced = False
+                self.kv_tokens = self.copied_tokens
+            case RestoreFailed() | CopyLost() | CopyForgotten():
+                self.copied_tokens = 0
+            case SessionClosed():
+                self.closed = True
+                self.open_calls.clear()
+            case _:
+                pass
+
+    def _turn(self) -> Turn:
+        if self.turn is None:
+            raise IllegalMove(f"session {self.id!r} has no turn in progress")
+        return self.turn
+
+    def _submit(self, event: TurnSubmitted) -> None:
+        self.turn = Turn(
+            submitted_s=event.at_s,
+            prompt_tokens=event.prompt_tokens,
+            max_output_tokens=event.max_output_tokens,
+        )
+        self.departure = None
+        self.departure_forced = False
+        self.kv_tokens = min(self.kv_tokens, event.prefix_tokens)
+        if self.copied_tokens > self.kv_tokens:
+            self.copied_tokens = 0  # a copy of an edited history is of no use
+
+    def _abort(self) -> None:
+        turn = self._turn()
+        if turn.running:  # nobody knows what the slot holds now
+            self.kv_tokens = self.copied_tokens
+            self.departure = Departure.DROP
+            self.departure_forced = True
+        self.turn = None
+
+    def _end_call(self, event: ToolEnded) -> None:
+        if self.open_calls.pop(event.call, None) is None:
+            raise IllegalMove(
+                f"tool call {event.call!r} of session {self.id!r} ended "
+                "without having started"
+            )
+        if not self.open_calls and not self.departure_forced:
+            self.departure = None  # it is about to be needed
+
+    def _settle(self) -> None:
+        if self.phase is Phase.IDLE and self.open_calls:
+            self.phase = Phase.TOOL
+            self.waits += 1
+        elif self.phase is Phase.TOOL and not self.open_calls:
+            self.phase = Phase.IDLE
+        if self.residency is Residency.PARKED and self.copied_tokens == 0:
+            self.residency = Residency.ABSENT
+        if self.residency is Residency.ABSENT:
+            self.kv_tokens = 0
