@@ -1,0 +1,1 @@
+"""Everything that waits: the loop, traces, replay, sidecar and command line."""
