@@ -1,0 +1,410 @@
+"""A real model in a child process: llama-server, driven slot by slot.
+
+The server is never left to choose: every request is pinned to a slot, no two are in
+flight for one slot, and its own caches are off. What a slot holds is therefore what
+this side put there, and whatever the server says about it is compared with that.
+"""
+
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Self
+
+import anyio
+
+from ...state_store import KVState
+from ..backend import (
+    Capabilities,
+    Chunk,
+    FinishReason,
+    Message,
+    Prefilled,
+    Request,
+    Sampling,
+)
+from ..errors import ContextTooLong, EngineLost, ExportFailed, ImportRefused
+from .client import Event, LlamaClient, Refused, Saved
+from .engine import Engine, EngineSettings, check_model, check_size
+from .scratch import Scratch
+from .slot_file import FORMAT
+from .threads import in_thread, removed
+from .transcript import Transcript, finish_reason
+from .transfer import Provenance, check, collect, read_token_ids, stage
+
+_DEFAULT_CONTEXT_TOKENS: Final = 4096
+_SETTLE_S: Final = 60.0
+# Besides its rows a slot file has, per token, its id and its cell (16 bytes).
+_META_BYTES_PER_TOKEN: Final = 16
+_HEADER_BYTES: Final = 64 * 1024
+
+
+class LlamaBackend:
+    """Implements ``Backend`` and ``Tokenizer`` on an embedded llama-server."""
+
+    def __init__(
+        self,
+        *,
+        settings: EngineSettings,
+        capabilities: Capabilities,
+        fingerprint: str,
+        scratch: Scratch,
+        engine: Engine,
+        silence_timeout_s: float,
+    ) -> None:
+        self._settings = settings
+        self._capabilities = capabilities
+        self._fingerprint = fingerprint
+        self._scratch = scratch
+        self._silence_timeout_s = silence_timeout_s
+        self._attach(engine)
+
+    @classmethod
+    async def start(
+        cls,
+        *,
+        model_path: Path | str,
+        slots: int = 2,
+        context_tokens: int | None = None,
+        threads: int = 1,
+        batch_tokens: int = 512,
+        port: int = 0,
+        start_timeout_s: float = 120.0,
+        silence_timeout_s: float = 600.0,
+    ) -> Self:
+        """Start an engine on the model file; raise EngineStartError.
+
+        ``context_tokens`` is per slot, by default 4096 or what the model was trained
+        for. Output is the same token for token only at the same number of ``threads``.
+        """
+        path = Path(model_path)
+        header = await in_thread(check_model, path)
+        if context_tokens is None:
+            context_tokens = min(_DEFAULT_CONTEXT_TOKENS, header.context_tokens)
+        check_size(header, slots, context_tokens)
+        settings = EngineSettings(
+            model_path=path.absolute(),
+            slots=slots,
+            context_tokens=context_tokens,
+            threads=threads,
+            batch_tokens=batch_tokens,
+            port=port,
+            start_timeout_s=start_timeout_s,
+        )
+        capabilities = Capabilities(
+            exports_kv=True,
+            slots=slots,
+            kv_tokens=slots * context_tokens,
+            context_tokens=context_tokens,
+            bytes_per_token=header.bytes_per_token(),
+        )
+        scratch = await in_thread(
+            Scratch.create, _file_bytes(capabilities, context_tokens)
+        )
+        try:
+            fingerprint = await in_thread(_fingerprint, path)
+            engine = await Engine.start(settings, scratch.folder)
+        except BaseException:
+            scratch.remove()
+            raise
+        return cls(
+            settings=settings,
+            capabilities=capabilities,
+            fingerprint=fingerprint,
+            scratch=scratch,
+            engine=engine,
+            silence_timeout_s=silence_timeout_s,
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this backend can do; constant over its life."""
+        return self._capabilities
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of the model file, as states are marked with it."""
+        return self._fingerprint
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences that the user should read once."""
+        return (self._scratch.note,) if self._scratch.note else ()
+
+    def process_ids(self) -> tuple[int, ...]:
+        """Return the engine's processes, whose memory is the model's and not ours."""
+        return (self._engine.process.pid,) if self._engine.alive else ()
+
+    async def prefill(self, slot: int, request: Request) -> Prefilled:
+        """Compute the KV state of the prompt on *slot* and sample the first token."""
+        self._check_slot(slot)
+        room = self._room(request)
+        transcript = Transcript()
+        last: Event | None = None
+        text = ""
+        async with self._settled(slot), self._events(slot, request, 0) as events:
+            async for last in events:
+                text += transcript.add(last).text
+        assert last is not None and last.timings is not None
+        return Prefilled(
+            computed_tokens=last.timings.prompt_n,
+            reused_tokens=last.timings.cache_n,
+            busy_s=last.timings.prompt_ms / 1000,
+            first=_first(transcript, text, last, room, request.sampling),
+        )
+
+    async def decode(
+        self, slot: int, request: Request, prefilled: Prefilled
+    ) -> AsyncIterator[Chunk]:
+        """Sample what follows ``prefilled.first``, at most ``max_tokens`` in all."""
+        self._check_slot(slot)
+        first = prefilled.first
+        if first is not None and first.finish is not None:
+            return
+        request, left = _continuation(request, self._room(request), first)
+        transcript = Transcript()
+        last: Event | None = None
+        async with self._settled(slot):
+            async with self._events(slot, request, left) as events:
+                async for last in events:
+                    chunk = transcript.add(last)
+                    if chunk.token_ids or chunk.text:
+                        yield chunk
+            assert last is not None
+            end = await self._end(slot, request, transcript, last)
+        yield end
+
+    async def export_kv(self, slot: int, key: str, token_ids: Sequence[int]) -> KVState:
+        """Copy out the state of *slot*, which must be that of exactly *token_ids*."""
+        self._check_slot(slot)
+        self._check_space(len(token_ids))
+        async with self._saved(slot) as (path, saved):
+            if saved.n_saved != len(token_ids):
+                raise ExportFailed(
+                    f"slot {slot} holds {saved.n_saved} tokens, "
+                    f"{key!r} has {len(token_ids)}"
+                )
+            return await in_thread(
+                collect, path, saved, key, token_ids, self._provenance
+            )
+
+    async def import_kv(
+        self, slot: int, state: KVState, token_ids: Sequence[int]
+    ) -> None:
+        """Load *state* into *slot*, if it is this engine's and of *token_ids*."""
+        self._check_slot(slot)
+        path = self._scratch.new_path()
+        async with removed(path), self._settled(slot):
+            await in_thread(check, state, token_ids, self._provenance)
+            length_bytes = await in_thread(stage, state, path)
+            try:
+                restored = await self._client.restore(slot, path.name)
+            except Refused as error:
+                raise ImportRefused(
+                    f"the engine refused state {state.manifest.key!r}: {error}"
+                ) from error
+            if (restored.n_restored, restored.n_read) != (len(token_ids), length_bytes):
+                raise ImportRefused(
+                    f"the engine restored {restored.n_restored} tokens from "
+                    f"{restored.n_read} bytes, not {len(token_ids)} from {length_bytes}"
+                )
+
+    async def release(self, slot: int) -> None:
+        """Empty *slot*; nothing of its content is reused afterwards."""
+        self._check_slot(slot)
+        await self._client.erase(slot)
+
+    async def encode(self, text: str) -> list[int]:
+        """Return the token ids of *text*; what looks like a special token is text."""
+        return await self._client.tokenize(text, special=False)
+
+    async def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Return the prompt for *messages* in the model's own chat template."""
+        prompt = await self._client.apply_template(messages)
+        return await self._client.tokenize(prompt, special=True)
+
+    async def restart(self) -> None:
+        """Replace the engine by a fresh one; all slots are empty afterwards."""
+        await self._stop()
+        self._attach(await Engine.start(self._settings, self._scratch.folder))
+
+    async def aclose(self) -> None:
+        """Stop the engine and remove everything that it left behind."""
+        try:
+            await self._stop()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await in_thread(self._scratch.remove)
+
+    async def _stop(self) -> None:
+        await self._client.aclose()
+        await self._engine.aclose()
+
+    def _attach(self, engine: Engine) -> None:
+        self._engine = engine
+        self._client = LlamaClient(
+            engine.url,
+            explain=engine.obituary,
+            silence_timeout_s=self._silence_timeout_s,
+        )
+        streams = self._settings.slots
+        self._provenance = Provenance(
+            model=self._fingerprint,
+            engine=engine.build,
+            # llama.cpp loads a file only into as many streams as it was saved from.
+            layout=f"{FORMAT};streams={streams};k=f16;v=f16",
+        )
+
+    def _check_slot(self, slot: int) -> None:
+        # The server takes any number modulo its slots and says nothing.
+        if not 0 <= slot < self._capabilities.slots:
+            raise ValueError(
+                f"slot {slot} was named, there are 0 to {self._capabilities.slots - 1}"
+            )
+
+    def _check_space(self, tokens: int) -> None:
+        needed_bytes = _file_bytes(self._capabilities, tokens)
+        free_bytes = self._scratch.free_bytes()
+        if needed_bytes > free_bytes:
+            raise ExportFailed(
+                f"a state of {tokens} tokens takes {needed_bytes:,} bytes, "
+                f"{self._scratch.folder} has {free_bytes:,} free"
+            )
+
+    def _room(self, request: Request) -> int:
+        """Return how many tokens can be sampled; the last one takes no cell."""
+        context_tokens = self._capabilities.context_tokens
+        if not request.prompt or request.max_tokens < 1:
+            raise ValueError(
+                f"a request needs a prompt and max_tokens >= 1, not "
+                f"{len(request.prompt)} tokens and {request.max_tokens}"
+            )
+        if len(request.prompt) >= context_tokens:
+            raise ContextTooLong(
+                f"the prompt has {len(request.prompt)} tokens, "
+                f"a slot takes {context_tokens - 1}"
+            )
+        return min(request.max_tokens, context_tokens - len(request.prompt))
+
+    @asynccontextmanager
+    async def _events(
+        self, slot: int, request: Request, max_tokens: int
+    ) -> AsyncGenerator[AsyncGenerator[Event]]:
+        events = self._client.complete(
+            slot, request.prompt, max_tokens, request.sampling
+        )
+        try:
+            async with aclosing(events):
+                yield events
+        except Refused as error:
+            if error.refusal.type == "exceed_context_size_error":
+                raise ContextTooLong(f"the engine says: {error}") from error
+            raise EngineLost(f"the engine refused the request: {error}") from error
+
+    @asynccontextmanager
+    async def _settled(self, slot: int) -> AsyncGenerator[None]:
+        """Make sure that after a failure or a cancellation *slot* is idle and empty."""
+        try:
+            yield
+        except (EngineLost, ExportFailed):
+            raise
+        except BaseException:
+            # The server answers an erase when the slot has come to rest, not before.
+            with anyio.move_on_after(_SETTLE_S, shield=True), suppress(EngineLost):
+                await self._client.erase(slot)
+            raise
+
+    @asynccontextmanager
+    async def _saved(self, slot: int) -> AsyncGenerator[tuple[Path, Saved]]:
+        """Have the slot written to a file that is gone afterwards."""
+        path = self._scratch.new_path()
+        async with removed(path):
+            async with self._settled(slot):
+                try:
+                    saved = await self._client.save(slot, path.name)
+                except Refused as error:
+                    raise ExportFailed(
+                        f"the engine can't save slot {slot}: {error}"
+                    ) from error
+            yield path, saved
+
+    async def _end(
+        self, slot: int, request: Request, transcript: Transcript, last: Event
+    ) -> Chunk:
+        """Return the last chunk, with whatever the stream has withheld."""
+        missing: tuple[int, ...] = ()
+        if transcript.missing:
+            missing = await self._missing_ids(slot, request, transcript)
+        text = ""
+        if _stop_strings(request.sampling) and last.stop_type != "word":
+            # What looked like the start of a stop string and was none stays unsent.
+            ids = (*transcript.streamed_ids, *missing)[transcript.silent_from :]
+            ids = ids[:-1] if last.stop_type == "eos" else ids
+            text = await self._client.detokenize(ids) if ids else ""
+        return Chunk(token_ids=missing, text=text, finish=finish_reason(last))
+
+    async def _missing_ids(
+        self, slot: int, request: Request, transcript: Transcript
+    ) -> tuple[int, ...]:
+        """Ask the slot for the ids that the stream did not carry."""
+        known = [*request.prompt, *transcript.streamed_ids]
+        held = known
+        if transcript.missing > 1 or transcript.last_id is not None:
+            async with self._saved(slot) as (path, _):
+                held = await in_thread(read_token_ids, path)
+        expected = len(request.prompt) + transcript.sampled - 1
+        if len(held) != expected or held[: len(known)] != known[:expected]:
+            raise EngineLost(
+                f"slot {slot} holds {len(held)} tokens, not the {expected} "
+                f"that were put there"
+            )
+        last_id = transcript.last_id
+        if last_id is None:
+            # Nobody has seen that token yet, so any draw of it is the first one.
+            last_id = await self._client.sample_once(slot, held, request.sampling)
+        return (*held[len(known) :], last_id)
+
+
+def _stop_strings(sampling: Sampling) -> bool:
+    return bool(sampling.stop) and not sampling.ignore_stop
+
+
+def _first(
+    transcript: Transcript, text: str, last: Event, room: int, sampling: Sampling
+) -> Chunk | None:
+    """Return the first token, or None where the decode has to ask for it again."""
+    if transcript.missing:
+        return None
+    finish: FinishReason | None = finish_reason(last)
+    if finish is FinishReason.LENGTH:
+        # A withheld text may be the start of a stop string, which only a request that
+        # sees both ends can recognise.
+        if not text and _stop_strings(sampling):
+            return None
+        finish = FinishReason.LENGTH if room == 1 else None
+    return Chunk(token_ids=tuple(transcript.streamed_ids), text=text, finish=finish)
+
+
+def _continuation(
+    request: Request, room: int, first: Chunk | None
+) -> tuple[Request, int]:
+    """Return the request that follows *first* and how much it may sample."""
+    if first is None:
+        return request, room
+    sampling = request.sampling
+    if sampling.seed is not None:
+        # The server starts its generator anew; the same seed would draw alike twice.
+        sampling = replace(sampling, seed=(sampling.seed + 1) & 0x7FFFFFFF)
+    prompt = (*request.prompt, *first.token_ids)
+    return replace(request, prompt=prompt, sampling=sampling), room - 1
+
+
+def _file_bytes(capabilities: Capabilities, tokens: int) -> int:
+    per_token = capabilities.bytes_per_token + _META_BYTES_PER_TOKEN
+    return tokens * per_token + _HEADER_BYTES
+
+
+def _fingerprint(path: Path) -> str:
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
