@@ -20,8 +20,11 @@ from .errors import (
     ImportRefused,
     ModelUnavailable,
 )
+from .prefix import common_prefix_tokens
+from .simulated import Accelerator, SimulatedBackend
 
 __all__ = [
+    "Accelerator",
     "Backend",
     "BackendError",
     "Capabilities",
@@ -37,5 +40,7 @@ __all__ = [
     "Prefilled",
     "Request",
     "Sampling",
+    "SimulatedBackend",
     "Tokenizer",
+    "common_prefix_tokens",
 ]

@@ -8,7 +8,7 @@ samples the first token, *decode* samples the rest.
 At most one call per slot is in progress at any time; the runtime sees to that.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
 from typing import Protocol, runtime_checkable
@@ -111,7 +111,7 @@ class Backend(Protocol):
 
     def decode(
         self, slot: int, request: Request, prefilled: Prefilled
-    ) -> AsyncIterator[Chunk]:
+    ) -> AsyncGenerator[Chunk, None]:
         """Sample what follows ``prefilled.first``, at most ``max_tokens`` in all.
 
         The last chunk carries ``finish``. Afterwards the slot holds the prompt and all

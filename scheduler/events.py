@@ -78,10 +78,15 @@ class ToolEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillDone(Event):
-    """The prompt's state is on the accelerator."""
+    """The prompt's state is on the accelerator.
+
+    ``expected_tokens`` of it should have been reused; less means that the engine had
+    lost, or had never really taken, what was believed to be there.
+    """
 
     computed_tokens: int
     reused_tokens: int
+    expected_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,9 +121,9 @@ RESIDENCY_MOVES: Final[dict[tuple[Residency, type[Event]], Residency]] = {
 }
 
 # ON_ACCELERATOR and UNTOUCHED, as sets of events.
-NEEDS_READY: Final[frozenset[type[Event]]] = frozenset({PrefillStarted, DecodeStarted})
-NEEDS_RUNNING: Final[frozenset[type[Event]]] = frozenset({PrefillDone})
-NEEDS_UNTOUCHED: Final[frozenset[type[Event]]] = frozenset({CopyStarted, Released})
+NEEDS_READY: Final = frozenset[type[Event]]({PrefillStarted, DecodeStarted})
+NEEDS_RUNNING: Final = frozenset[type[Event]]({PrefillDone})
+NEEDS_UNTOUCHED: Final = frozenset[type[Event]]({CopyStarted, Released})
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -185,6 +185,7 @@ class Carrier:
                 session=work.session,
                 computed_tokens=turn.prompt_tokens - session.kv_tokens,
                 reused_tokens=session.kv_tokens,
+                expected_tokens=session.kv_tokens,
             )
         sampled = min(output, turn.max_output_tokens)
         return DecodeDone(

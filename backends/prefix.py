@@ -1,0 +1,24 @@
+"""How many leading tokens two sequences share.
+
+>>> from array import array
+>>> common_prefix_tokens(array("i", [1, 2, 3]), array("i", [1, 2, 4, 5]))
+2
+"""
+
+from array import array
+
+
+def common_prefix_tokens(first: "array[int]", second: "array[int]") -> int:
+    """Return the length of the common prefix; compares memory, not single ids."""
+    length = min(len(first), len(second))
+    left, right = memoryview(first), memoryview(second)
+    if left[:length] == right[:length]:
+        return length
+    low, high = 0, length  # invariant: the first `low` tokens agree, `high` do not
+    while high - low > 1:
+        middle = (low + high) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

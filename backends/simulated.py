@@ -1,0 +1,263 @@
+"""An accelerator as a cost model on the loop's time.
+
+Nothing is computed; what a real engine would have spent is waited for instead. On a
+``VirtualTimeLoop`` waiting costs nothing, so a day of agents replays in seconds,
+through the same runtime and scheduler that serve a real engine.
+
+The model: prefills run one after the other; decodes run as one batch whose step grows
+with its sequences and their contexts; copies in and out share one link and do not
+disturb the compute. A decode moves from event to event (a sequence joins or leaves),
+never token by token.
+"""
+
+import asyncio
+import heapq
+from array import array
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+
+import anyio
+
+from ..state_store import KVState, StateStoreError, hash_token_ids
+from .backend import Capabilities, Chunk, FinishReason, Prefilled, Request
+from .errors import BackendError, ContextTooLong, ExportFailed, ImportRefused
+from .prefix import common_prefix_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """The constants of the cost model.
+
+    Prefill of n tokens behind c others takes
+    ``n * (prefill_token_s + prefill_context_s * (c + n / 2))``;
+    a decode step of a batch takes
+    ``decode_step_s + sum over sequences (decode_sequence_s + decode_context_s * c)``;
+    a copy takes ``copy_setup_s + bytes / rate``.
+
+    The defaults are SmolLM2-135M on one thread of a shared x86 core, fitted to our own
+    measurements (256 to 4,096 tokens: prefill 1.62 to 40 s, decode 24 to 76 ms a token,
+    slot file 2.7 to 51 ms to save and 2.5 to 35 ms to restore).
+    """
+
+    prefill_token_s: float = 6.1e-3
+    prefill_context_s: float = 1.8e-6
+    decode_step_s: float = 18e-3
+    decode_sequence_s: float = 2.7e-3
+    decode_context_s: float = 13e-6
+    copy_setup_s: float = 2e-3
+    save_bytes_per_s: float = 1.9e9
+    restore_bytes_per_s: float = 2.7e9
+    bytes_per_token: int = 23_040
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            if getattr(self, name) < 0:
+                raise BackendError(f"{name} of the accelerator must not be negative")
+        if not (self.save_bytes_per_s and self.restore_bytes_per_s):
+            raise BackendError("the rates of the accelerator's link must not be zero")
+
+    def prefill_s(self, new_tokens: int, context_tokens: int) -> float:
+        """Return the seconds for *new_tokens* behind *context_tokens*."""
+        depth = context_tokens + new_tokens / 2
+        return new_tokens * (self.prefill_token_s + self.prefill_context_s * depth)
+
+    def step_s(self, sequences: int, context_tokens: int) -> float:
+        """Return the seconds of one decode step of a batch."""
+        per_sequence = sequences * self.decode_sequence_s
+        return (
+            self.decode_step_s + per_sequence + context_tokens * self.decode_context_s
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    tokens: "array[int]" = field(default_factory=lambda: array("i"))
+
+
+class SimulatedBackend:
+    """A ``Backend`` that takes the time of one and computes nothing."""
+
+    def __init__(
+        self,
+        *,
+        accelerator: Accelerator | None = None,
+        slots: int = 2,
+        kv_tokens: int | None = None,
+        context_tokens: int | None = None,
+    ) -> None:
+        self._accelerator = accelerator or Accelerator()
+        total = 4096 * slots if kv_tokens is None else kv_tokens
+        self._capabilities = Capabilities(
+            exports_kv=True,
+            slots=slots,
+            kv_tokens=total,
+            context_tokens=total if context_tokens is None else context_tokens,
+            bytes_per_token=self._accelerator.bytes_per_token,
+        )
+        self._slots = [_Slot() for _ in range(slots)]
+        self._compute = anyio.Semaphore(1, fast_acquire=True)
+        self._link = anyio.Semaphore(1, fast_acquire=True)
+        self._batch = _DecodeBatch(self._accelerator)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this backend can do."""
+        return self._capabilities
+
+    async def prefill(self, slot: int, request: Request) -> Prefilled:
+        """Wait as long as the new part of the prompt would take."""
+        prompt = _as_array(request.prompt)
+        if len(prompt) + request.max_tokens > self._capabilities.context_tokens:
+            raise ContextTooLong(
+                f"{len(prompt)} tokens and {request.max_tokens} to come do not fit "
+                f"a context of {self._capabilities.context_tokens}"
+            )
+        held = self._slots[slot]
+        # As in a real engine, the last token is always computed: it gives the logits.
+        reused = min(common_prefix_tokens(held.tokens, prompt), len(prompt) - 1)
+        computed = len(prompt) - reused
+        held.tokens = array("i")  # undefined until done
+        busy_s = self._accelerator.prefill_s(computed, reused)
+        async with self._compute:
+            await anyio.sleep(busy_s)
+        held.tokens = prompt
+        finish = FinishReason.LENGTH if request.max_tokens == 1 else None
+        return Prefilled(
+            computed_tokens=computed,
+            reused_tokens=reused,
+            busy_s=busy_s,
+            first=Chunk(token_ids=(0,), text="", finish=finish),
+        )
+
+    async def decode(
+        self, slot: int, request: Request, prefilled: Prefilled
+    ) -> AsyncGenerator[Chunk, None]:
+        """Wait until the batch has sampled the rest, then give it in one chunk."""
+        rest = request.max_tokens - 1
+        if rest < 1:
+            return
+        held = self._slots[slot]
+        prompt, held.tokens = held.tokens, array("i")
+        await self._batch.run(rest, len(prompt))
+        held.tokens = prompt + array("i", bytes(4 * rest))
+        yield Chunk(token_ids=(0,) * rest, text="", finish=FinishReason.LENGTH)
+
+    async def export_kv(self, slot: int, key: str, token_ids: Sequence[int]) -> KVState:
+        """Wait as long as the copy would take; the payload only names the tokens."""
+        ids = _as_array(token_ids)
+        if self._slots[slot].tokens != ids:
+            raise ExportFailed(
+                f"slot {slot} does not hold the {len(ids)} tokens of {key!r}"
+            )
+        size = len(ids) * self._accelerator.bytes_per_token
+        async with self._link:
+            await anyio.sleep(self._copy_s(size, self._accelerator.save_bytes_per_s))
+        return KVState.seal(
+            key=key,
+            model="simulated",
+            engine="simulated",
+            layout="none",
+            token_ids=ids,
+            payload=len(ids).to_bytes(8, "little"),
+            kv_bytes=size,
+        )
+
+    async def import_kv(
+        self, slot: int, state: KVState, token_ids: Sequence[int]
+    ) -> None:
+        """Wait as long as the copy back would take."""
+        ids = _as_array(token_ids)
+        self._slots[slot].tokens = array("i")
+        self._check(state, ids)
+        size = state.manifest.kv_bytes
+        async with self._link:
+            await anyio.sleep(self._copy_s(size, self._accelerator.restore_bytes_per_s))
+        self._slots[slot].tokens = ids
+
+    async def release(self, slot: int) -> None:
+        """Forget what the slot holds."""
+        self._slots[slot].tokens = array("i")
+
+    async def aclose(self) -> None:
+        """Forget everything."""
+        for slot in self._slots:
+            slot.tokens = array("i")
+
+    def _copy_s(self, size_bytes: int, bytes_per_s: float) -> float:
+        return self._accelerator.copy_setup_s + size_bytes / bytes_per_s
+
+    def _check(self, state: KVState, ids: "array[int]") -> None:
+        manifest = state.manifest
+        if manifest.engine != "simulated":
+            raise ImportRefused(f"the state is of engine {manifest.engine!r}")
+        if manifest.token_hash != hash_token_ids(ids):
+            raise ImportRefused(f"state {manifest.key!r} is of other tokens")
+        try:
+            state.verify()
+        except StateStoreError as error:
+            raise ImportRefused(str(error)) from error
+
+
+class _DecodeBatch:
+    """Sequences that decode together, advanced in closed form.
+
+    ``_steps`` counts the steps since the beginning. A sequence that joins at step s for
+    n tokens leaves at step s + n; one timer stands at the earliest leave. Whenever the
+    batch changes, the steps so far are booked and the step time is computed anew.
+    """
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+        self._steps = 0.0
+        self._booked_s = 0.0
+        self._step_s = 0.0
+        self._sequences = 0
+        self._context_tokens = 0
+        self._number = 0
+        self._leaves: list[tuple[float, int, anyio.Event]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self, tokens: int, context_tokens: int) -> None:
+        """Return when a sequence of this context has got *tokens* more."""
+        loop = asyncio.get_running_loop()
+        done = anyio.Event()
+        context_tokens += tokens // 2  # the mean over the sequence's stay
+        self._book(loop)
+        self._number += 1
+        heapq.heappush(self._leaves, (self._steps + tokens, self._number, done))
+        self._change(loop, 1, context_tokens)
+        try:
+            await done.wait()
+        finally:
+            self._book(loop)
+            self._leaves = [leave for leave in self._leaves if leave[2] is not done]
+            heapq.heapify(self._leaves)
+            self._change(loop, -1, -context_tokens)
+
+    def _book(self, loop: asyncio.AbstractEventLoop) -> None:
+        now_s = loop.time()
+        if self._sequences:
+            self._steps += (now_s - self._booked_s) / self._step_s
+        self._booked_s = now_s
+
+    def _change(
+        self, loop: asyncio.AbstractEventLoop, sequences: int, context_tokens: int
+    ) -> None:
+        self._sequences += sequences
+        self._context_tokens += context_tokens
+        self._step_s = self._accelerator.step_s(self._sequences, self._context_tokens)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._leaves:
+            wait_s = max(0.0, self._leaves[0][0] - self._steps) * self._step_s
+            self._timer = loop.call_later(wait_s, self._wake_first)
+
+    def _wake_first(self) -> None:
+        # The sequence books and leaves in its own task; others may be due as well.
+        self._timer = None
+        self._leaves[0][2].set()
+
+
+def _as_array(token_ids: Sequence[int]) -> "array[int]":
+    return token_ids if isinstance(token_ids, array) else array("i", token_ids)

@@ -1,0 +1,130 @@
+"""The runtime: one scheduler, one backend, one store, and the agents in between.
+
+It runs unchanged on a real asyncio loop and on a ``VirtualTimeLoop``. What it starts,
+it ends: leaving its block cancels what moves and drops what it has parked. The backend
+and the store belong to whoever made them.
+"""
+
+import uuid
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+import anyio
+
+from ..backends import Backend
+from ..scheduler import (
+    Capacity,
+    Departure,
+    InvalidSetting,
+    Policy,
+    Scheduler,
+    SchedulerSettings,
+    SessionId,
+    SessionOpened,
+    parse_policy,
+)
+from ..state_store import MemoryStore, StateStore
+from .client import Session
+from .clock import LoopClock
+from .dispatch import Dispatch, Observer
+from .errors import SessionEnded, Unsupported
+
+# How long leaving may wait for the store to drop what was parked in it.
+_CLOSING_S = 5.0
+
+
+class Runtime:
+    """Schedules the turns of many sessions on one backend.
+
+    ``policy`` is a name (``keep``, ``drop``, ``park``, ``hold:SECONDS``) or a policy.
+    Observers hear every event, in order, in the runtime's own task; they must be quick.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        store: StateStore | None = None,
+        policy: str | Policy = "park",
+        settings: SchedulerSettings | None = None,
+        observers: Iterable[Observer] = (),
+    ) -> None:
+        self._backend = backend
+        self._store = MemoryStore(None) if store is None else store
+        self._policy = parse_policy(policy) if isinstance(policy, str) else policy
+        self._settings = settings or SchedulerSettings()
+        self._observers = tuple(observers)
+        self._dispatch: Dispatch | None = None
+        self._stack = AsyncExitStack()
+        can = backend.capabilities
+        if self._policy.departure is Departure.PARK and not can.exports_kv:
+            raise Unsupported(
+                f"policy {self._policy.name!r} moves KV state, and "
+                f"{type(backend).__name__} cannot export any"
+            )
+        self._capacity = Capacity(
+            slots=can.slots,
+            kv_tokens=can.kv_tokens,
+            context_tokens=can.context_tokens,
+        )
+
+    async def __aenter__(self) -> Self:
+        tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        self._stack.callback(tasks.cancel_scope.cancel)
+        self._dispatch = Dispatch(
+            scheduler=Scheduler(
+                capacity=self._capacity, policy=self._policy, settings=self._settings
+            ),
+            backend=self._backend,
+            store=self._store,
+            clock=LoopClock(),
+            tasks=tasks,
+            observers=self._observers,
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        dispatch, self._dispatch = self._dispatch, None
+        assert dispatch is not None
+        dispatch.close()
+        try:
+            return await self._stack.__aexit__(kind, error, trace)
+        finally:
+            with anyio.move_on_after(_CLOSING_S, shield=True):
+                await dispatch.empty()
+
+    def session(self, id: str | None = None, *, parent: str | None = None) -> Session:
+        """Open a session; *parent* is the session whose tool it is, if any.
+
+        Raises IllegalMove where a session of this id is open, SessionEnded outside of
+        the runtime's block.
+        """
+        dispatch = self._running()
+        session = SessionId(uuid.uuid4().hex if id is None else id)
+        if session == "":
+            raise InvalidSetting("a session's id must not be empty")
+        dispatch.happen(
+            SessionOpened(
+                at_s=dispatch.clock.now_s(),
+                session=session,
+                parent=None if parent is None else SessionId(parent),
+            )
+        )
+        return Session(dispatch, session)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler, to look at."""
+        return self._running().scheduler
+
+    def _running(self) -> Dispatch:
+        if self._dispatch is None:
+            raise SessionEnded("the runtime is not open: use it with 'async with'")
+        return self._dispatch

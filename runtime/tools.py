@@ -1,0 +1,83 @@
+"""Tool calls, timed.
+
+A tool call is the time between a start and an end on the runtime's clock; how it ended
+follows from how its block was left. Calls of one session that overlap are one wait: it
+ends with the last of them.
+"""
+
+from collections.abc import Awaitable
+from types import TracebackType
+from typing import Self, TypeVar
+
+import anyio
+
+from ..scheduler import CallId, SessionId, ToolEnded, ToolStarted
+from .dispatch import Dispatch
+
+Result = TypeVar("Result")
+
+
+class ToolCall:
+    """One call of a tool: ``async with session.tool("Bash"): ...``.
+
+    Leaving the block by TimeoutError counts as a timeout, by cancellation as cancelled,
+    by any other exception as an error; the exception passes through. Inside, ``fail()``
+    marks a call whose tool reported an error without raising.
+    """
+
+    def __init__(
+        self, dispatch: Dispatch, session: SessionId, call: CallId, name: str
+    ) -> None:
+        self._dispatch = dispatch
+        self._session = session
+        self._call = call
+        self._name = name
+        self._began_s = 0.0
+        self._status = "ok"
+
+    async def __aenter__(self) -> Self:
+        self._began_s = self._dispatch.clock.now_s()
+        self._dispatch.happen(
+            ToolStarted(
+                at_s=self._began_s,
+                session=self._session,
+                call=self._call,
+                tool=self._name,
+            )
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        now_s = self._dispatch.clock.now_s()
+        self._dispatch.happen(
+            ToolEnded(
+                at_s=now_s,
+                session=self._session,
+                call=self._call,
+                tool=self._name,
+                seconds=now_s - self._began_s,
+                status=self._status if error is None else _status_of(error),
+            )
+        )
+
+    def fail(self, status: str = "error") -> None:
+        """Say that the tool failed: error, timeout or cancelled."""
+        self._status = status
+
+    async def run(self, awaitable: Awaitable[Result]) -> Result:
+        """Await *awaitable* as the tool's work and return its result."""
+        async with self:
+            return await awaitable
+
+
+def _status_of(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "timeout"
+    if isinstance(error, anyio.get_cancelled_exc_class()):
+        return "cancelled"
+    return "error"

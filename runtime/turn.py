@@ -1,0 +1,328 @@
+"""One turn: submitted, granted, prefilled, decoded, in the task of whoever asked.
+
+The accelerator work of a turn runs in its caller's task. Cancelling the caller, leaving
+the block early or a failing engine all end in the same place: the work stops, the
+scheduler hears TurnAborted, the conversation is as it was before.
+"""
+
+import contextlib
+from array import array
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from ..backends import (
+    Chunk,
+    FinishReason,
+    Message,
+    Prefilled,
+    Request,
+    Sampling,
+    Tokenizer,
+    common_prefix_tokens,
+)
+from ..scheduler import (
+    DecodeDone,
+    PrefillDone,
+    SessionId,
+    TurnAborted,
+    TurnSubmitted,
+    UnknownSession,
+)
+from .dispatch import Dispatch, Grant
+from .errors import SessionBusy, SessionEnded, Unsupported, WrongInput
+
+ChatMessage = Message | Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """A prompt that goes behind the conversation so far."""
+
+    prompt: str | Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replace:
+    """Messages that are the whole conversation."""
+
+    messages: Sequence[ChatMessage]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a turn cost: tokens, and seconds from its submission."""
+
+    prompt_tokens: int
+    reused_tokens: int
+    output_tokens: int
+    queue_s: float
+    ttft_s: float
+    turn_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A whole answer."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish: FinishReason
+    usage: Usage
+
+
+class Conversation:
+    """The token ids of a session, and whether a turn is in progress.
+
+    Invariant: the first ``kv_tokens`` (as the scheduler counts them) of ``tokens`` are
+    those of the KV state, the first ``said_tokens`` are the conversation so far.
+    """
+
+    __slots__ = ("_dispatch", "busy", "ended", "id", "said_tokens", "tokens")
+
+    def __init__(self, dispatch: Dispatch, id: SessionId) -> None:
+        self._dispatch = dispatch
+        self.id = id
+        self.tokens: array[int] = array("i")
+        self.said_tokens = 0
+        self.busy = False
+        self.ended = False
+
+    @property
+    def dispatch(self) -> Dispatch:
+        """Where the session's events go."""
+        return self._dispatch
+
+    def begin(self) -> None:
+        """Claim the conversation for one turn."""
+        if self.ended:
+            raise SessionEnded(f"session {self.id!r} is closed")
+        if self.busy:
+            raise SessionBusy(f"session {self.id!r} has a turn in progress")
+        self.busy = True
+
+    async def encode(self, said: Append | Replace) -> "array[int]":
+        """Return the whole prompt as token ids."""
+        if isinstance(said, Replace):
+            messages = [_message(message) for message in said.messages]
+            return array("i", await self._tokenizer.encode_chat(messages))
+        new = said.prompt
+        if isinstance(new, str):
+            new = await self._tokenizer.encode(new)
+        prompt = self.tokens[: self.said_tokens]
+        prompt.extend(new)
+        return prompt
+
+    @property
+    def _tokenizer(self) -> Tokenizer:
+        backend = self._dispatch.backend
+        if not isinstance(backend, Tokenizer):
+            raise Unsupported(
+                f"{type(backend).__name__} has no tokenizer: give token ids, not text"
+            )
+        return backend
+
+
+class Turn:
+    """A turn that has been asked for; it begins when it is awaited or entered.
+
+    ``reply = await turn`` gives the whole answer. ``async with turn as stream: async
+    for chunk in stream: ...`` gives it as it comes; leaving the block early ends it.
+    """
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        said: Append | Replace,
+        max_tokens: int,
+        sampling: Sampling,
+    ) -> None:
+        if max_tokens < 1:
+            raise WrongInput(f"max_tokens must be at least 1, not {max_tokens}")
+        self._conversation = conversation
+        self._dispatch = conversation.dispatch
+        self._said = said
+        self._max_tokens = max_tokens
+        self._sampling = sampling
+        self._chunks: AsyncGenerator[Chunk, None] | None = None
+        self._output: list[int] = []
+        self._finish = FinishReason.LENGTH
+        self._submitted_s = self._started_s = self._first_s = self._ended_s = 0.0
+        self._prompt_tokens = self._reused_tokens = 0
+
+    def __await__(self) -> Generator[None, None, Reply]:
+        return self._whole().__await__()
+
+    async def __aenter__(self) -> Self:
+        self._chunks = self._stream()
+        return self
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        if self._chunks is None:
+            raise WrongInput(
+                "enter the turn with 'async with' before iterating over it"
+            )
+        return self._chunks
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._chunks is not None:
+            await self._chunks.aclose()
+
+    @property
+    def usage(self) -> Usage:
+        """What the turn has cost; final once its chunks have ended."""
+        return Usage(
+            prompt_tokens=self._prompt_tokens,
+            reused_tokens=self._reused_tokens,
+            output_tokens=len(self._output),
+            queue_s=self._started_s - self._submitted_s,
+            ttft_s=self._first_s - self._submitted_s,
+            turn_s=self._ended_s - self._submitted_s,
+        )
+
+    async def _whole(self) -> Reply:
+        async with self as stream:
+            text = "".join([chunk.text async for chunk in stream])
+        return Reply(
+            text=text,
+            token_ids=tuple(self._output),
+            finish=self._finish,
+            usage=self.usage,
+        )
+
+    async def _stream(self) -> AsyncGenerator[Chunk, None]:
+        conversation = self._conversation
+        conversation.begin()
+        try:
+            prompt = await conversation.encode(self._said)
+            request = Request(
+                prompt=prompt, max_tokens=self._max_tokens, sampling=self._sampling
+            )
+            grant = self._submit(prompt)
+            try:
+                prefilled, grant_to_decode = await self._prefill(grant, request, prompt)
+                if grant_to_decode is None:  # one token was the whole answer
+                    assert prefilled.first is not None
+                    yield prefilled.first
+                    return
+                chunks = self._decode(grant_to_decode, request, prefilled)
+                async with contextlib.aclosing(chunks):
+                    async for chunk in chunks:
+                        yield chunk
+                self._dispatch.happen(self._decode_done(prompt))
+            except BaseException as error:
+                self._abort(error)
+                raise
+        finally:
+            conversation.busy = False
+
+    # ---- the phases ------------------------------------------------------------------
+
+    def _submit(self, prompt: "array[int]") -> Grant:
+        if not prompt:
+            raise WrongInput("the prompt is empty")
+        conversation = self._conversation
+        self._prompt_tokens = len(prompt)
+        self._submitted_s = self._now_s()
+        grant = self._dispatch.expect(conversation.id)
+        self._dispatch.happen(
+            TurnSubmitted(
+                at_s=self._submitted_s,
+                session=conversation.id,
+                prompt_tokens=len(prompt),
+                prefix_tokens=common_prefix_tokens(conversation.tokens, prompt),
+                max_output_tokens=self._max_tokens,
+            )
+        )
+        return grant
+
+    async def _prefill(
+        self, grant: Grant, request: Request, prompt: "array[int]"
+    ) -> tuple[Prefilled, Grant | None]:
+        """Compute the prompt; return what came of it and the next grant, if any."""
+        conversation = self._conversation
+        slot, place = await grant.wait()
+        async with place:
+            self._started_s = self._now_s()
+            held = self._dispatch.scheduler.session(conversation.id).kv_tokens
+            conversation.tokens = prompt
+            prefilled = await self._dispatch.backend.prefill(slot, request)
+            self._first_s = self._now_s()
+            self._reused_tokens = prefilled.reused_tokens
+            done = PrefillDone(
+                at_s=self._first_s,
+                session=conversation.id,
+                computed_tokens=prefilled.computed_tokens,
+                reused_tokens=prefilled.reused_tokens,
+                # The engine computes the last token always: it gives the logits.
+                expected_tokens=min(held, len(prompt) - 1),
+            )
+            first = prefilled.first
+            if first is not None and first.finish is not None:
+                self._note(first)
+                self._dispatch.happen_all(done, self._decode_done(prompt))
+                return prefilled, None
+            grant = self._dispatch.expect(conversation.id)
+            self._dispatch.happen(done)
+            return prefilled, grant
+
+    async def _decode(
+        self, grant: Grant, request: Request, prefilled: Prefilled
+    ) -> AsyncGenerator[Chunk, None]:
+        if prefilled.first is not None:
+            yield self._note(prefilled.first)
+        slot, place = await grant.wait()
+        async with place:
+            chunks = self._dispatch.backend.decode(slot, request, prefilled)
+            async with contextlib.aclosing(chunks):
+                async for chunk in chunks:
+                    yield self._note(chunk)
+
+    def _decode_done(self, prompt: "array[int]") -> DecodeDone:
+        """Take the answer into the conversation and say that the turn has ended."""
+        conversation = self._conversation
+        self._ended_s = self._now_s()
+        conversation.tokens = prompt + array("i", self._output)
+        conversation.said_tokens = len(conversation.tokens)
+        return DecodeDone(
+            at_s=self._ended_s,
+            session=conversation.id,
+            output_tokens=len(self._output),
+            # The last sampled token has not been through the model.
+            kv_tokens=len(prompt) + max(0, len(self._output) - 1),
+        )
+
+    def _note(self, chunk: Chunk) -> Chunk:
+        self._output.extend(chunk.token_ids)
+        if chunk.finish is not None:
+            self._finish = chunk.finish
+        return chunk
+
+    def _abort(self, error: BaseException) -> None:
+        """Tell the scheduler that the turn is over, unless it knows."""
+        id = self._conversation.id
+        self._dispatch.abandon(id)
+        with contextlib.suppress(SessionEnded, UnknownSession):
+            if self._dispatch.scheduler.session(id).turn is not None:
+                reason = f"{type(error).__name__}: {error}".rstrip(": ")
+                self._dispatch.happen(
+                    TurnAborted(at_s=self._now_s(), session=id, reason=reason)
+                )
+
+    def _now_s(self) -> float:
+        return self._dispatch.clock.now_s()
+
+
+def _message(message: ChatMessage) -> Message:
+    if isinstance(message, Message):
+        return message
+    try:
+        return Message(role=message["role"], content=message["content"])
+    except KeyError as error:
+        raise WrongInput(f"a chat message needs {error}, got {message!r}") from None
