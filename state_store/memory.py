@@ -5,15 +5,17 @@ the dictionary's own, oldest at the front. Bytes are counted as the manifest cou
 them, so that a simulated state, which carries no payload, takes its place as well.
 """
 
+from typing import Final
+
 import anyio.to_thread
 
 from .errors import StateCorrupt, StateMissing, StoreFull
 from .state import KVState
 from .store import Receipt, StoreStat
 
-_TIER = "host"
+_TIER: Final = "host"
 # Below this, verifying takes less time than handing it to a thread.
-_VERIFIED_IN_PLACE_BYTES = 256 * 1024
+_VERIFIED_IN_PLACE_BYTES: Final = 256 * 1024
 
 
 class MemoryStore:

@@ -4,5 +4,12 @@ Importing this needs no engine; starting one needs ``pip install 'kvalet[local]'
 """
 
 from .backend import LlamaBackend
+from .model import FetchProgress, cache_folder, default_model_path, fetch_default_model
 
-__all__ = ["LlamaBackend"]
+__all__ = [
+    "FetchProgress",
+    "LlamaBackend",
+    "cache_folder",
+    "default_model_path",
+    "fetch_default_model",
+]

@@ -6,7 +6,7 @@ this side put there, and whatever the server says about it is compared with that
 """
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -132,6 +132,11 @@ class LlamaBackend:
         """Sentences that the user should read once."""
         return (self._scratch.note,) if self._scratch.note else ()
 
+    @property
+    def url(self) -> str:
+        """Where the engine answers, for looking at its own metrics and slots."""
+        return self._engine.url
+
     def process_ids(self) -> tuple[int, ...]:
         """Return the engine's processes, whose memory is the model's and not ours."""
         return (self._engine.process.pid,) if self._engine.alive else ()
@@ -156,7 +161,7 @@ class LlamaBackend:
 
     async def decode(
         self, slot: int, request: Request, prefilled: Prefilled
-    ) -> AsyncIterator[Chunk]:
+    ) -> AsyncGenerator[Chunk, None]:
         """Sample what follows ``prefilled.first``, at most ``max_tokens`` in all."""
         self._check_slot(slot)
         first = prefilled.first
@@ -238,8 +243,10 @@ class LlamaBackend:
                 await in_thread(self._scratch.remove)
 
     async def _stop(self) -> None:
-        await self._client.aclose()
-        await self._engine.aclose()
+        try:
+            await self._client.aclose()
+        finally:
+            await self._engine.aclose()
 
     def _attach(self, engine: Engine) -> None:
         self._engine = engine
@@ -290,7 +297,7 @@ class LlamaBackend:
     @asynccontextmanager
     async def _events(
         self, slot: int, request: Request, max_tokens: int
-    ) -> AsyncGenerator[AsyncGenerator[Event]]:
+    ) -> AsyncGenerator[AsyncGenerator[Event, None], None]:
         events = self._client.complete(
             slot, request.prompt, max_tokens, request.sampling
         )
@@ -303,7 +310,7 @@ class LlamaBackend:
             raise EngineLost(f"the engine refused the request: {error}") from error
 
     @asynccontextmanager
-    async def _settled(self, slot: int) -> AsyncGenerator[None]:
+    async def _settled(self, slot: int) -> AsyncGenerator[None, None]:
         """Make sure that after a failure or a cancellation *slot* is idle and empty."""
         try:
             yield
@@ -316,7 +323,7 @@ class LlamaBackend:
             raise
 
     @asynccontextmanager
-    async def _saved(self, slot: int) -> AsyncGenerator[tuple[Path, Saved]]:
+    async def _saved(self, slot: int) -> AsyncGenerator[tuple[Path, Saved], None]:
         """Have the slot written to a file that is gone afterwards."""
         path = self._scratch.new_path()
         async with removed(path):

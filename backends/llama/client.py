@@ -119,7 +119,7 @@ class LlamaClient:
 
     async def complete(
         self, slot: int, prompt: Sequence[int], max_tokens: int, sampling: Sampling
-    ) -> AsyncGenerator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """Stream a completion; raise Refused or EngineLost.
 
         Streaming and progress events are what makes the server notice, after one batch
@@ -190,7 +190,9 @@ class LlamaClient:
         return msgspec.json.decode(response.content, type=answer)
 
     @asynccontextmanager
-    async def _explained(self) -> AsyncGenerator[None]:
+    async def _explained(self) -> AsyncGenerator[None, None]:
+        if self._http.is_closed:
+            raise EngineLost("the engine was stopped")
         try:
             yield
         except httpx.TransportError as error:

@@ -21,6 +21,7 @@ import anyio.to_thread
 
 from ..errors import EngineStartError
 from .gguf import ModelHeader, NotGGUF, read_header
+from .threads import in_thread
 
 _MOST_SLOTS: Final = 256
 _STOP_S: Final = 5.0
@@ -53,7 +54,8 @@ class Engine:
     async def start(cls, settings: EngineSettings, slot_dir: Path) -> "Engine":
         """Start the child and wait until it serves; raise EngineStartError."""
         _check_installed()
-        child = await anyio.to_thread.run_sync(_spawn, settings, slot_dir)
+        # Not in a thread: cancelled there, it would leave a child nobody knows of.
+        child = _spawn(settings, slot_dir)
         started: Engine | None = None
         try:
             started = await _wait_until_ready(child, settings)
@@ -71,7 +73,7 @@ class Engine:
         """Return a sentence that says how the engine ended or that it is silent."""
         # The connection breaks a moment before the process can be waited for.
         with contextlib.suppress(subprocess.TimeoutExpired):
-            await anyio.to_thread.run_sync(self.process.wait, 1.0)
+            await in_thread(self.process.wait, 1.0)
         status = self.process.poll()
         number = self.process.pid
         if status is None:
@@ -169,10 +171,7 @@ async def _wait_until_ready(child: _Child, settings: EngineSettings) -> Engine:
     try:
         answer: dict[str, str] = json.loads(line)
     except ValueError:
-        status = await anyio.to_thread.run_sync(child.process.wait, _STOP_S)
-        raise EngineStartError(
-            f"the engine {_ending(status)} while starting{_last_words(child.log)}"
-        ) from None
+        raise EngineStartError(await _early_end(child, line)) from None
     if "error" in answer:
         raise EngineStartError(
             f"the engine can't start: {answer['error']}{_last_words(child.log)}"
@@ -182,9 +181,17 @@ async def _wait_until_ready(child: _Child, settings: EngineSettings) -> Engine:
     )
 
 
+async def _early_end(child: _Child, line: bytes) -> str:
+    try:
+        status = await in_thread(child.process.wait, _STOP_S)
+    except subprocess.TimeoutExpired:
+        return f"the engine said {line!r} instead of where it serves"
+    return f"the engine {_ending(status)} while starting{_last_words(child.log)}"
+
+
 async def _stop_shielded(child: _Child) -> None:
     with anyio.CancelScope(shield=True):
-        await anyio.to_thread.run_sync(_stop, child)
+        await in_thread(_stop, child)
 
 
 def _stop(child: _Child) -> None:

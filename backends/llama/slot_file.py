@@ -131,7 +131,9 @@ def _read_stream(cursor: _Cursor, cells: int) -> _Stream:
     if any(owners != 1 for owners in meta[1::3]):
         raise BadSlotFile("a cell of the slot file belongs to more than one sequence")
     if sorted(meta[0::3]) != list(range(cells)):
-        raise BadSlotFile(f"the cells of the slot file are not positions 0 to {cells}")
+        raise BadSlotFile(
+            f"the cells of the slot file are not positions 0 to {cells - 1}"
+        )
     transposed, layers, _, _ = cursor.take(_STREAM)
     if transposed > 1:
         raise BadSlotFile(f"the slot file says v_trans = {transposed}, not 0 or 1")

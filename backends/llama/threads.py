@@ -32,7 +32,7 @@ async def in_thread(call: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
 
 
 @asynccontextmanager
-async def removed(path: Path) -> AsyncGenerator[None]:
+async def removed(path: Path) -> AsyncGenerator[None, None]:
     """See to it that no file lies at *path* afterwards."""
     try:
         yield
