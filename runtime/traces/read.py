@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import TraceUnreadable
+from .importers.claude_code import ClaudeCodeImporter
 from .importers.importer import Importer
 from .lines import Advance, first_lines, unreadable
 from .merge import merge_traces
@@ -19,7 +20,7 @@ from .trace import Trace
 Progress = Callable[[int, int], None]
 """Told the bytes that have been read, and those to read in all."""
 
-DEFAULT_IMPORTERS: tuple[Importer, ...] = ()
+DEFAULT_IMPORTERS: tuple[Importer, ...] = (ClaudeCodeImporter(),)
 """What the reader knows besides ``kvalet.trace/1``."""
 
 

@@ -5,7 +5,7 @@ call and the tools that it started: replay, statistics and comparisons all need 
 that join. No prompt, tool argument or tool output is ever in a record.
 
 Null is unknown, zero is zero. Fields that are not listed here are refused: a misspelt
-name would otherwise read as unknown. Times are whole milliseconds, sizes tokens or bytes.
+name would otherwise read as unknown. Times are whole milliseconds.
 """
 
 from typing import Annotated, Literal
