@@ -27,7 +27,7 @@ from ..backend import (
 from ..errors import ContextTooLong, EngineLost, ExportFailed, ImportRefused
 from .client import Event, LlamaClient, Refused, Saved
 from .engine import Engine, EngineSettings, check_model, check_size
-from .scratch import Scratch
+from .scratch import MEMORY_FOLDERS, Scratch
 from .slot_file import FORMAT
 from .threads import in_thread, removed
 from .transcript import Transcript, finish_reason
@@ -72,11 +72,14 @@ class LlamaBackend:
         port: int = 0,
         start_timeout_s: float = 120.0,
         silence_timeout_s: float = 600.0,
+        scratch_folders: Sequence[Path] = MEMORY_FOLDERS,
     ) -> Self:
         """Start an engine on the model file; raise EngineStartError.
 
         ``context_tokens`` is per slot, by default 4096 or what the model was trained
         for. Output is the same token for token only at the same number of ``threads``.
+        Slot files go to the first of ``scratch_folders`` with room for one full slot,
+        else to the system's folder for temporary files.
         """
         path = Path(model_path)
         header = await in_thread(check_model, path)
@@ -99,9 +102,8 @@ class LlamaBackend:
             context_tokens=context_tokens,
             bytes_per_token=header.bytes_per_token(),
         )
-        scratch = await in_thread(
-            Scratch.create, _file_bytes(capabilities, context_tokens)
-        )
+        needed_bytes = _file_bytes(capabilities, context_tokens)
+        scratch = Scratch.create(needed_bytes, scratch_folders)
         try:
             fingerprint = await in_thread(_fingerprint, path)
             engine = await Engine.start(settings, scratch.folder)

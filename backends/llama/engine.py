@@ -8,6 +8,7 @@ user reads a sentence and not a C++ log.
 import contextlib
 import importlib.util
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -25,7 +26,10 @@ from .threads import in_thread
 
 _MOST_SLOTS: Final = 256
 _STOP_S: Final = 5.0
-_TAIL_BYTES: Final = 2000
+_TAIL_BYTES: Final = 8000
+# "0.00.003.337 E llama_model_load: …" of a log line, up to what it says.
+_LOG_PREFIX: Final = re.compile(r"^\d+\.\d+\.\d+\.\d+ [A-Z] (\w+ +)?\w*: +")
+_TELLING: Final = re.compile(r"error|assert|fail|can't|couldn't", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +82,8 @@ class Engine:
         number = self.process.pid
         if status is None:
             return f"the engine (process {number}) runs but does not answer"
-        return f"the engine (process {number}) {_ending(status)}{_last_words(self.log)}"
+        words = _last_words(self.log, newest=True)
+        return f"the engine (process {number}) {_ending(status)}{words}"
 
     async def aclose(self) -> None:
         """Stop the child; closing twice is no error."""
@@ -166,16 +171,15 @@ async def _wait_until_ready(child: _Child, settings: EngineSettings) -> Engine:
     if scope.cancelled_caught:
         raise EngineStartError(
             f"the engine did not start within {settings.start_timeout_s:g} s"
-            f"{_last_words(child.log)}"
+            f"{_last_words(child.log, newest=False)}"
         )
     try:
         answer: dict[str, str] = json.loads(line)
     except ValueError:
         raise EngineStartError(await _early_end(child, line)) from None
     if "error" in answer:
-        raise EngineStartError(
-            f"the engine can't start: {answer['error']}{_last_words(child.log)}"
-        )
+        words = _last_words(child.log, newest=False) or f": {answer['error']}"
+        raise EngineStartError(f"the engine can't start{words}")
     return Engine(
         url=answer["url"], build=answer["build"], process=child.process, log=child.log
     )
@@ -186,7 +190,8 @@ async def _early_end(child: _Child, line: bytes) -> str:
         status = await in_thread(child.process.wait, _STOP_S)
     except subprocess.TimeoutExpired:
         return f"the engine said {line!r} instead of where it serves"
-    return f"the engine {_ending(status)} while starting{_last_words(child.log)}"
+    words = _last_words(child.log, newest=False)
+    return f"the engine {_ending(status)} while starting{words}"
 
 
 async def _stop_shielded(child: _Child) -> None:
@@ -197,7 +202,9 @@ async def _stop_shielded(child: _Child) -> None:
 def _stop(child: _Child) -> None:
     process = child.process
     if process.stdin is not None:
-        # The child takes the end of its input as the order to go.
+        # The end of its input is the order to go, a word before it that all is well.
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            process.stdin.write(b"stop")
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
     try:
@@ -220,13 +227,19 @@ def _ending(status: int) -> str:
     return f"was ended by {name}"
 
 
-def _last_words(log: IO[bytes]) -> str:
+def _last_words(log: IO[bytes], *, newest: bool) -> str:
+    """Return the one line of the log that says most, as the end of a sentence."""
     if log.closed:
         return ""
     size = log.seek(0, 2)
     log.seek(max(0, size - _TAIL_BYTES))
-    text = log.read().decode("utf-8", "replace").strip()
-    return f"; its last words: {text}" if text else ""
+    text = log.read().decode("utf-8", "replace")
+    lines = [_LOG_PREFIX.sub("", line).strip() for line in text.splitlines()]
+    lines = [line for line in lines if line]
+    if newest:
+        lines.reverse()
+    telling = [line for line in lines if _TELLING.search(line)]
+    return f": {(telling or lines)[0]}" if lines else ""
 
 
 def _available_memory_bytes() -> int | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-_MEMORY_FOLDERS: Final = (Path("/dev/shm"),)
+MEMORY_FOLDERS: Final = (Path("/dev/shm"),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Scratch:
 
     @classmethod
     def create(
-        cls, needed_bytes: int, memory_folders: Sequence[Path] = _MEMORY_FOLDERS
+        cls, needed_bytes: int, memory_folders: Sequence[Path] = MEMORY_FOLDERS
     ) -> Self:
         """Make the folder where *needed_bytes* fit, in memory if at all possible."""
         for parent in memory_folders:

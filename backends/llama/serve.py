@@ -3,8 +3,8 @@
 ``python -m kvalet.backends.llama.serve SETTINGS`` prints one line of JSON, either
 ``{"url": …, "build": …}`` or ``{"error": …}``, and then serves until its standard input
 closes. The parent holds the other end, so the server cannot outlive it: not after a
-crash, not after SIGKILL. Whoever is left removes the slot files; on a lone exit that is
-this process.
+crash, not after SIGKILL. A parent that stops the server says a word first; one that
+says nothing is gone, and its slot files are removed here.
 """
 
 import importlib
@@ -28,8 +28,8 @@ def main() -> None:
         os._exit(1)
     # Nobody reads standard output from here on; a full pipe would stop the server.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    sys.stdin.buffer.read()
-    shutil.rmtree(settings["slot_dir"], ignore_errors=True)
+    if not sys.stdin.buffer.read():
+        shutil.rmtree(settings["slot_dir"], ignore_errors=True)
     # A decode may be running in another thread; an orderly stop would wait for it.
     os._exit(0)
 
