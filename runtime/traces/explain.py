@@ -6,15 +6,33 @@ this happens once, on the way out.
 """
 
 import re
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import msgspec
 
-from .schema import SCHEMA, Tool
+from .schema import (
+    SCHEMA,
+    Flag,
+    GapSource,
+    HashScope,
+    Next,
+    Status,
+    Tool,
+    ToolClass,
+)
 
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]+)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
 _UNNAMED_INDEX = "[...]"
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "class": get_args(ToolClass),
+    "gap_source": get_args(GapSource),
+    "hash_scope": get_args(HashScope),
+    "next": get_args(Next),
+    "q": get_args(Flag),
+    "status": get_args(Status),
+    "time_unit": ("ms",),
+}
 
 
 def explain(line: bytes, error: msgspec.ValidationError) -> tuple[str | None, str]:
@@ -31,6 +49,9 @@ def explain(line: bytes, error: msgspec.ValidationError) -> tuple[str | None, st
     value = _shown(_look_up(record, path))
     if path == "type":
         return path, f"{value} is no record type; expected trace, session or step"
+    choices = _CHOICES.get(re.split(r"[.\[]", path)[-1])
+    if choices is not None and "enum" in complaint:
+        return path, f"{value} is not allowed; expected one of {', '.join(choices)}"
     return path, f"{value} is not allowed: {_lower(complaint)}"
 
 

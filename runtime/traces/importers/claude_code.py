@@ -16,16 +16,12 @@ from pathlib import Path
 
 from ..errors import TraceUnreadable
 from ..lines import Advance, first_lines
-from ..schema import SCHEMA, Flag, Header, Next, Source, Step, Tool
+from ..schema import SCHEMA, Flag, Header, Source, Step, Tool
 from ..trace import Trace, TraceSession
-from .claude_lanes import Call, ClaudeLane, LaneCollector, ModelCall, parents
+from .claude_family import parents
+from .claude_lanes import Call, ClaudeLane, LaneCollector, LaneKey, ModelCall
 from .claude_records import decode_record
-
-CHARACTERS_PER_TOKEN = 3.6
-"""Measured over messages whose usage is final; for estimates only."""
-
-PLACEHOLDER_TOKENS = 3
-"""Versions up to 2.1.16 record the usage of the start of a message: a few tokens."""
+from .claude_steps import StepGap, StepSizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,21 +101,19 @@ class _Family:
         self._hash_ids = hash_ids
         self._origin_ms = _lane_start_ms(lanes[0])
         self._names = self._unique_names()
-        self._parents = {
-            lane.key: (parent, call) for lane, parent, call in parents(list(lanes))
-        }
-        self._children = {
-            call.id: self._names[lane.key]
-            for lane, _, call in parents(list(lanes))
-            if call is not None
-        }
+        self._parents: dict[LaneKey, tuple[ClaudeLane, Call | None]] = {}
+        self._children: dict[str, str] = {}
+        for lane, parent, call in parents(lanes):
+            self._parents[lane.key] = (parent, call)
+            if call is not None:
+                self._children[call.id] = self._names[lane.key]
 
     def sessions(self) -> tuple[TraceSession, ...]:
         """Return a session for each lane, in the order of their starts."""
         return tuple(self._session(lane) for lane in self._lanes)
 
-    def _unique_names(self) -> dict[tuple[int, str, str | None], str]:
-        names: dict[tuple[int, str, str | None], str] = {}
+    def _unique_names(self) -> dict[LaneKey, str]:
+        names: dict[LaneKey, str] = {}
         taken: set[str] = set()
         for lane in self._lanes:
             _, session, agent = lane.key
@@ -157,8 +151,8 @@ class _Family:
             following = calls[number + 1] if number + 1 < len(calls) else None
             previous = steps[-1] if steps else None
             first_tokens = steps[0].input_tokens if steps else None
-            sizes = _Sizes.of(call, previous, first_tokens)
-            gap = _Gap.of(call, following)
+            sizes = StepSizes.of(call, previous, first_tokens)
+            gap = StepGap.of(call, following)
             steps.append(
                 Step(
                     session=self._names[lane.key],
@@ -200,103 +194,7 @@ class _Family:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sizes:
-    """Token counts of one model call, and what is wrong with them."""
-
-    input_tokens: int | None
-    cached_tokens: int | None
-    prefix_tokens: int | None
-    output_tokens: int | None
-    is_estimate: bool
-    has_shrunk: bool
-
-    @property
-    def new_tokens(self) -> int | None:
-        if self.input_tokens is None or self.prefix_tokens is None:
-            return None
-        return self.input_tokens - self.prefix_tokens
-
-    @classmethod
-    def of(
-        cls, call: ModelCall, previous: Step | None, first_tokens: int | None
-    ) -> "_Sizes":
-        usage = call.usage
-        total = None if usage is None else usage.all_input_tokens
-        output, is_estimate = _output_tokens(call)
-        before = None if previous is None else previous.input_tokens
-        prefix: int | None = 0
-        has_shrunk = total is not None and before is not None and total < before
-        if previous is None:
-            pass
-        elif total is None or before is None:
-            prefix = None
-        elif has_shrunk:
-            # After a compaction, what the lane began with is all that can still agree.
-            prefix = min(first_tokens or 0, total)
-        else:
-            prefix = min(before + (previous.output_tokens or 0), total)
-        return cls(
-            input_tokens=total,
-            cached_tokens=None if usage is None else usage.cache_read_input_tokens,
-            prefix_tokens=prefix,
-            output_tokens=output,
-            is_estimate=is_estimate,
-            has_shrunk=has_shrunk,
-        )
-
-
-def _output_tokens(call: ModelCall) -> tuple[int, bool]:
-    """Return the output, and whether it had to be estimated from its characters."""
-    recorded = call.usage.output_tokens if call.usage is not None else None
-    least = max(PLACEHOLDER_TOKENS, call.characters / 20)
-    if recorded is not None and recorded > least:
-        return recorded, False
-    return max(1, round(call.characters / CHARACTERS_PER_TOKEN)), True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Gap:
-    """The time from the end of a model call to the input of the next one."""
-
-    next: Next
-    tool_ms: int
-    gap_ms: int | None = None
-    user_ms: int | None = None
-    overhead_ms: int | None = None
-
-    @classmethod
-    def of(cls, call: ModelCall, following: ModelCall | None) -> "_Gap":
-        tool_ms = _union_ms(call)
-        if following is None:
-            return cls(next="end", tool_ms=tool_ms)
-        if following.input_ms is None:
-            return cls(next="user" if following.after_user else "tool", tool_ms=tool_ms)
-        gap_ms = max(0, following.input_ms - call.end_ms)
-        rest_ms = max(0, gap_ms - tool_ms)
-        if following.after_user:
-            return cls(next="user", tool_ms=tool_ms, gap_ms=gap_ms, user_ms=rest_ms)
-        spawns = any(tool.class_name == "subagent" for tool in call.calls)
-        return cls(
-            next="subagent" if spawns else "tool",
-            tool_ms=tool_ms,
-            gap_ms=gap_ms,
-            user_ms=0,
-            overhead_ms=rest_ms,
-        )
-
-
-def _union_ms(call: ModelCall) -> int:
-    """Return how long any tool ran after the model call had ended."""
-    total_ms, covered_ms = 0, call.end_ms
-    for tool in sorted(call.calls, key=lambda tool: tool.start_ms):
-        if tool.end_ms is not None and tool.end_ms > covered_ms:
-            total_ms += tool.end_ms - max(tool.start_ms, covered_ms)
-            covered_ms = tool.end_ms
-    return total_ms
-
-
-def _flags(call: ModelCall, sizes: _Sizes, reordered: bool) -> tuple[Flag, ...]:
+def _flags(call: ModelCall, sizes: StepSizes, reordered: bool) -> tuple[Flag, ...]:
     flags: list[Flag] = []
     if sizes.is_estimate:
         flags.append("output_tokens_estimated")

@@ -5,7 +5,6 @@ earlier file held already (a resumed or forked session repeats them) are dropped
 by record uuid, by message id and by tool call id.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -253,39 +252,3 @@ def _hash(text: str | None) -> bytes | None:
     return blake2b(
         text.strip().encode("utf-8", "surrogatepass"), digest_size=8
     ).digest()
-
-
-def parents(
-    lanes: list[ClaudeLane],
-) -> Iterator[tuple[ClaudeLane, ClaudeLane, Call | None]]:
-    """Yield each subagent lane with its parent, and with the call that spawned it.
-
-    The call is known by the agent id in its result, else by the prompt that the
-    subagent began with; where neither is there, the parent is the main lane.
-    """
-    by_agent: dict[tuple[str, str], tuple[ClaudeLane, Call]] = {}
-    by_prompt: dict[tuple[str, bytes], list[tuple[ClaudeLane, Call]]] = {}
-    mains: dict[str, ClaudeLane] = {}
-    for lane in lanes:
-        _, session, agent = lane.key
-        if agent is None:
-            mains.setdefault(session, lane)
-        for call in (call for model in lane.model_calls for call in model.calls):
-            if call.agent_id is not None:
-                by_agent.setdefault((session, call.agent_id), (lane, call))
-            elif call.prompt_hash is not None:
-                by_prompt.setdefault((session, call.prompt_hash), []).append(
-                    (lane, call)
-                )
-    for lane in lanes:
-        _, session, agent = lane.key
-        if agent is None:
-            continue
-        found = by_agent.get((session, agent))
-        waiting = by_prompt.get((session, lane.prompt_hash or b""), [])
-        if found is None and waiting:
-            found = waiting.pop(0)
-        if found is not None and found[0] is not lane:
-            yield lane, found[0], found[1]
-        elif session in mains:
-            yield lane, mains[session], None
