@@ -11,13 +11,13 @@ from array import array
 def common_prefix_tokens(first: "array[int]", second: "array[int]") -> int:
     """Return the length of the common prefix; compares memory, not single ids."""
     length = min(len(first), len(second))
-    left, right = memoryview(first), memoryview(second)
-    if left[:length] == right[:length]:
+    # Arrays of one type compare by memcmp; memoryviews would compare item by item.
+    if first[:length] == second[:length]:
         return length
     low, high = 0, length  # invariant: the first `low` tokens agree, `high` do not
     while high - low > 1:
         middle = (low + high) // 2
-        if left[low:middle] == right[low:middle]:
+        if first[low:middle] == second[low:middle]:
             low = middle
         else:
             high = middle

@@ -50,14 +50,18 @@ class Session:
         *,
         max_tokens: int = 256,
         sampling: Sampling | None = None,
+        keep_tokens: int | None = None,
     ) -> Turn:
         """Add *prompt* (text or token ids) to the conversation and have it answered.
+
+        Only the first *keep_tokens* of the conversation are kept, if given: this is how
+        a history is compacted. What is kept is reused.
 
         Await it for the whole ``Reply``, or enter it with ``async with`` and iterate
         over its chunks. Raises TurnRefused where it can never fit, SessionBusy while
         another turn of the session runs, SessionEnded, or what the backend raises.
         """
-        said = Append(prompt=prompt)
+        said = Append(prompt=prompt, keep_tokens=keep_tokens)
         return Turn(self._conversation, said, max_tokens, sampling or Sampling())
 
     def chat(

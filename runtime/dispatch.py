@@ -2,19 +2,15 @@
 
 ``happen`` is the only way in. It applies an event to the scheduler, tells the
 observers, asks for a plan and sets everything in it in motion before it returns.
-Copies, restores and releases run as tasks of the runtime; a start is a *grant* that the
-turn, in its caller's own task, is waiting for. So a cancelled caller cancels its own
-accelerator work and nothing else.
-
-Work on one slot runs in the order in which plans named it (``SlotLine``); nothing is
-ever queued inside an engine.
+Copies, restores and releases are jobs of the slot's worker; a start is a *grant* that
+the turn, in its caller's own task, is waiting for. So a cancelled caller cancels its
+own accelerator work and nothing else.
 """
 
 import contextlib
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
+from functools import partial
 from typing import Protocol
 
 import anyio
@@ -26,10 +22,8 @@ from ..scheduler import (
     CopyFailed,
     CopyLost,
     CopyStarted,
-    DecodeStarted,
     Event,
     Plan,
-    PrefillStarted,
     Released,
     Restored,
     RestoreFailed,
@@ -43,6 +37,7 @@ from ..scheduler import (
 from ..state_store import StateStore, StateStoreError
 from .clock import Clock, Timer
 from .errors import SessionEnded, TurnRefused
+from .slots import Place, SlotLine
 
 Observer = Callable[[Event], None]
 
@@ -56,56 +51,13 @@ class Lane(Protocol):
         ...
 
 
-class SlotLine:
-    """First come, first served on one slot; joining the line is synchronous."""
-
-    def __init__(self) -> None:
-        self._line: deque[anyio.Event] = deque()
-
-    def join(self) -> "Place":
-        """Take a place at the end of the line."""
-        turn = anyio.Event()
-        self._line.append(turn)
-        if self._line[0] is turn:
-            turn.set()
-        return Place(self._line, turn)
-
-
-class Place:
-    """One place in a line; the body of ``async with`` runs when it is at the front."""
-
-    def __init__(self, line: deque[anyio.Event], turn: anyio.Event) -> None:
-        self._line = line
-        self._turn = turn
-
-    async def __aenter__(self) -> None:
-        if not self._turn.is_set():
-            try:
-                await self._turn.wait()
-            except BaseException:
-                self.leave()
-                raise
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.leave()
-
-    def leave(self) -> None:
-        """Give the place up; whoever is then at the front may go."""
-        self._line.remove(self._turn)
-        if self._line:
-            self._line[0].set()
-
-
 class Grant:
     """What a turn waits for: its place on a slot, or the reason why it gets none."""
 
+    __slots__ = ("_given", "_place", "_refusal", "_slot")
+
     def __init__(self) -> None:
-        self._given = anyio.Event()
+        self._given: anyio.Event | None = None
         self._slot = -1
         self._place: Place | None = None
         self._refusal: Exception | None = None
@@ -113,16 +65,19 @@ class Grant:
     def give(self, slot: int, place: Place) -> None:
         """Let the turn run on *slot* when its *place* in line comes."""
         self._slot, self._place = slot, place
-        self._given.set()
+        if self._given is not None:
+            self._given.set()
 
     def refuse(self, error: Exception) -> None:
         """Let the turn fail with *error*."""
         self._refusal = error
-        self._given.set()
+        if self._given is not None:
+            self._given.set()
 
     async def wait(self) -> tuple[int, Place]:
         """Return slot and place, or raise the refusal."""
-        if not self._given.is_set():
+        if self._place is None and self._refusal is None:
+            self._given = anyio.Event()
             try:
                 await self._given.wait()
             except BaseException:
@@ -158,15 +113,17 @@ class Dispatch:
         self.backend = backend
         self.clock = clock
         self._store = store
-        self._tasks = tasks
         self._observers = tuple(observers)
         self._lines = [SlotLine() for _ in range(backend.capabilities.slots)]
+        self._chores = SlotLine()  # what concerns the store alone
         self._lanes: dict[SessionId, Lane] = {}
         self._grants: dict[SessionId, Grant] = {}
         self._in_store: set[SessionId] = set()
         self._timer: Timer | None = None
         self._timer_s: float | None = None
         self._closed = False
+        for line in (*self._lines, self._chores):
+            tasks.start_soon(line.work)
 
     # ---- what clients call -----------------------------------------------------------
 
@@ -220,7 +177,9 @@ class Dispatch:
         for slot in range(len(self._lines)):
             with contextlib.suppress(BackendError):
                 await self.backend.release(slot)
-        for session in list(self._in_store):
+        keys = list(self._in_store)
+        self._in_store.clear()
+        for session in keys:
             await self._forget(session)
 
     # ---- planning --------------------------------------------------------------------
@@ -257,27 +216,24 @@ class Dispatch:
             self._refuse(rejected)
         for released in plan.release:
             self._tell(released)
-            self._tasks.start_soon(self._release, released, self._join(released.slot))
+            self._lines[released.slot].post(partial(self._release, released))
         for forgotten in plan.forget:
             self._tell(forgotten)
-            self._tasks.start_soon(self._forget, forgotten.session)
+            self._in_store.discard(forgotten.session)
+            self._chores.post(partial(self._forget, forgotten.session))
         for copy in plan.copy:
             self._tell(copy)
-            ids = self._ids(copy)
-            self._tasks.start_soon(self._copy, copy, ids, self._join(copy.slot))
+            self._lines[copy.slot].post(partial(self._copy, copy, self._ids(copy)))
         for admitted in plan.admit:
             self._tell(admitted)
         for restore in plan.restore:
             self._tell(restore)
-            ids = self._ids(restore)
-            place = self._join(restore.slot)
-            self._tasks.start_soon(self._restore, restore, ids, place)
+            job = partial(self._restore, restore, self._ids(restore))
+            self._lines[restore.slot].post(job)
         for start in plan.start:
             self._tell(start)
-            self._grant(start)
-
-    def _join(self, slot: int) -> Place:
-        return self._lines[slot].join()
+            place = self._lines[start.slot].join()
+            self._grants.pop(start.session).give(start.slot, place)
 
     def _ids(self, moved: CopyStarted | RestoreStarted) -> "array[int]":
         return self._lanes[moved.session].tokens[: moved.kv_tokens]
@@ -289,36 +245,28 @@ class Dispatch:
                 TurnRefused(f"session {rejected.session!r}: {rejected.reason}")
             )
 
-    def _grant(self, start: PrefillStarted | DecodeStarted) -> None:
-        self._grants.pop(start.session).give(start.slot, self._join(start.slot))
+    # ---- jobs ------------------------------------------------------------------------
 
-    # ---- the tasks -------------------------------------------------------------------
-
-    async def _release(self, released: Released, place: Place) -> None:
-        async with place:
-            # A slot that can't be emptied belongs to an engine that is gone: the next
-            # turn there says so to its caller.
-            with contextlib.suppress(BackendError):
-                await self.backend.release(released.slot)
+    async def _release(self, released: Released) -> None:
+        # A slot that can't be emptied belongs to an engine that is gone: the next turn
+        # there says so to its caller.
+        with contextlib.suppress(BackendError):
+            await self.backend.release(released.slot)
 
     async def _forget(self, session: SessionId) -> None:
-        self._in_store.discard(session)
-        with contextlib.suppress(StateStoreError):
-            await self._store.drop(session)
+        if session not in self._in_store:  # else a newer copy has the key by now
+            with contextlib.suppress(StateStoreError):
+                await self._store.drop(session)
 
-    async def _copy(self, copy: CopyStarted, ids: Sequence[int], place: Place) -> None:
+    async def _copy(self, copy: CopyStarted, ids: Sequence[int]) -> None:
         began_s = self.clock.now_s()
         try:
-            async with place:
-                state = await self.backend.export_kv(copy.slot, copy.session, ids)
+            state = await self.backend.export_kv(copy.slot, copy.session, ids)
             self._in_store.add(copy.session)
             receipt = await self._store.park(state)
         except (BackendError, StateStoreError) as error:
-            self._moved(
-                CopyFailed(
-                    at_s=self.clock.now_s(), session=copy.session, reason=str(error)
-                )
-            )
+            now_s = self.clock.now_s()
+            self._moved(CopyFailed(at_s=now_s, session=copy.session, reason=str(error)))
             return
         now_s = self.clock.now_s()
         self._moved(
@@ -334,19 +282,15 @@ class Dispatch:
         for key in receipt.evicted:
             self._lose_copy(SessionId(key))
 
-    async def _restore(
-        self, restore: RestoreStarted, ids: Sequence[int], place: Place
-    ) -> None:
+    async def _restore(self, restore: RestoreStarted, ids: Sequence[int]) -> None:
         began_s = self.clock.now_s()
         try:
-            async with place:
-                state, receipt = await self._store.fetch(restore.session)
-                await self.backend.import_kv(restore.slot, state, ids)
+            state, receipt = await self._store.fetch(restore.session)
+            await self.backend.import_kv(restore.slot, state, ids)
         except (BackendError, StateStoreError) as error:
+            now_s = self.clock.now_s()
             self._moved(
-                RestoreFailed(
-                    at_s=self.clock.now_s(), session=restore.session, reason=str(error)
-                )
+                RestoreFailed(at_s=now_s, session=restore.session, reason=str(error))
             )
             return
         now_s = self.clock.now_s()

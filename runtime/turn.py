@@ -38,9 +38,10 @@ ChatMessage = Message | Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """A prompt that goes behind the conversation so far."""
+    """A prompt that goes behind the first ``keep_tokens`` (all) of the conversation."""
 
     prompt: str | Sequence[int]
+    keep_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +111,19 @@ class Conversation:
         new = said.prompt
         if isinstance(new, str):
             new = await self._tokenizer.encode(new)
-        prompt = self.tokens[: self.said_tokens]
+        prompt = self.tokens[: self._kept_tokens(said.keep_tokens)]
         prompt.extend(new)
         return prompt
+
+    def _kept_tokens(self, keep_tokens: int | None) -> int:
+        if keep_tokens is None:
+            return self.said_tokens
+        if not 0 <= keep_tokens <= self.said_tokens:
+            raise WrongInput(
+                f"keep_tokens must be between 0 and {self.said_tokens}, the length of "
+                f"the conversation so far, not {keep_tokens}"
+            )
+        return keep_tokens
 
     @property
     def _tokenizer(self) -> Tokenizer:

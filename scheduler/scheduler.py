@@ -75,6 +75,9 @@ class SchedulerSettings:
             )
 
 
+_NOTHING = Plan()
+
+
 @dataclass(slots=True, eq=False)
 class _Draft:
     """The plan in the making."""
@@ -216,6 +219,10 @@ class Scheduler:
 
     def plan(self, now_s: float) -> Plan:
         """Return what to do now; it is entered in the books already."""
+        if not (self._leaving or self._startable or self._queue or self._unplanned):
+            wake_at_s = self._timers[0][0] if self._timers else None
+            if wake_at_s is None or wake_at_s > now_s:
+                return _NOTHING if wake_at_s is None else Plan(wake_at_s=wake_at_s)
         draft = _Draft([], [], [], [], [], [], [])
         self._reject_hopeless(draft, now_s)
         self._let_go_due(draft, now_s)
@@ -224,6 +231,11 @@ class Scheduler:
         self._start_ready(draft, now_s)
         self._forget_useless(draft, now_s)
         return draft.finish(self._wake_at_s(blocked, now_s))
+
+    @property
+    def _unplanned(self) -> bool:
+        """Whether something else than a departure, start or admission is due."""
+        return bool(self._hopeless or self._useless_copies)
 
     # ---- following events ------------------------------------------------------------
 

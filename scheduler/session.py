@@ -66,6 +66,8 @@ class Phase(Enum):
     DECODE = "decode"
     TOOL = "tool"
 
+    __hash__ = object.__hash__  # the tables are looked up for every event
+
 
 @unique
 class Residency(Enum):
@@ -76,6 +78,8 @@ class Residency(Enum):
     PARKING = "parking"  # on the accelerator, being copied out
     PARKED = "parked"  # in the state store only
     RESTORING = "restoring"  # being copied back
+
+    __hash__ = object.__hash__
 
 
 @unique
@@ -121,9 +125,19 @@ RESIDENCY_MOVES: Final[dict[tuple[Residency, type[Event]], Residency]] = {
 }
 
 # ON_ACCELERATOR and UNTOUCHED, as sets of events.
-NEEDS_READY: Final = frozenset[type[Event]]({PrefillStarted, DecodeStarted})
-NEEDS_RUNNING: Final = frozenset[type[Event]]({PrefillDone})
-NEEDS_UNTOUCHED: Final = frozenset[type[Event]]({CopyStarted, Released})
+NEEDS_READY: Final = frozenset[type[Event]](
+    (
+        PrefillStarted,
+        DecodeStarted,
+    )
+)
+NEEDS_RUNNING: Final = frozenset[type[Event]]((PrefillDone,))
+NEEDS_UNTOUCHED: Final = frozenset[type[Event]](
+    (
+        CopyStarted,
+        Released,
+    )
+)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

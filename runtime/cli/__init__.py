@@ -1,0 +1,48 @@
+"""The command line: 0 done, 2 wrong input, 1 anything else, 130 interrupted.
+
+Errors that a user can cause are one sentence on standard error, never a traceback.
+"""
+
+import sys
+
+import typer
+
+from ...backends import BackendError, EngineStartError
+from ...scheduler import InvalidSetting
+from ..errors import KvaletError, WrongInput
+from ..traces import TraceError
+from . import replay, traces
+
+__all__ = ["main"]
+
+app = typer.Typer(
+    name="kvalet",
+    help="Keep, park or drop KV state while tools run; replay what that saves.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+)
+app.command("replay")(replay.replay)
+app.add_typer(traces.app, name="traces", help="Generate, check and convert traces.")
+
+_WRONG_INPUT = (WrongInput, InvalidSetting, TraceError, EngineStartError)
+
+
+def main() -> None:
+    """Run the command line and leave with its exit status."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        _leave(130, "interrupted")
+    except _WRONG_INPUT as error:
+        _leave(2, str(error))
+    except (KvaletError, BackendError) as error:
+        _leave(1, str(error))
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read us has gone, and wants no complaint
+        sys.exit(1)
+
+
+def _leave(status: int, sentence: str) -> None:
+    print(f"kvalet: {sentence}", file=sys.stderr)
+    sys.exit(status)

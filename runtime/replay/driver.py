@@ -1,0 +1,264 @@
+"""Agents that do what a trace says: the closed loop.
+
+A session's next step starts when its previous one and its tools have ended *here*, not
+when they ended in the recording: a faster scheduler gets its next work sooner. A
+blocking subagent ends its parent's tool call with its own end here. Tools, user waits
+and client overhead take their recorded time.
+
+Time in which no session is live is skipped; how much is reported.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import anyio
+from anyio.abc import TaskGroup
+
+from ...backends import Sampling
+from ..client import Session
+from ..runtime import Runtime
+from ..traces import Step, Tool, Trace, TraceSession
+from .measure import Measure
+from .prompts import PromptSource
+
+_GREEDY = Sampling(ignore_stop=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaySettings:
+    """How to replay; prompts are drawn from the token ids in ``vocabulary``.
+
+    With ``concurrency``, recorded arrivals are ignored and that many top-level sessions
+    run at any time.
+    """
+
+    seed: int = 0
+    vocabulary: Sequence[int] = (0,)
+    concurrency: int | None = None
+
+
+async def replay_trace(
+    trace: Trace,
+    runtime: Runtime,
+    measure: Measure,
+    settings: ReplaySettings,
+    on_turn: Callable[[], None] = lambda: None,
+) -> None:
+    """Run every session of *trace* on *runtime* to its end; *measure* hears it all."""
+    crowd = _Crowd(trace, runtime, measure, settings, on_turn)
+    if settings.concurrency is None:
+        await crowd.run_as_recorded()
+    else:
+        await crowd.run_at_most(settings.concurrency)
+
+
+class _Crowd:
+    """All agents of one replay."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        runtime: Runtime,
+        measure: Measure,
+        settings: ReplaySettings,
+        on_turn: Callable[[], None],
+    ) -> None:
+        self.runtime = runtime
+        self.measure = measure
+        self.settings = settings
+        self.on_turn = on_turn
+        self._sessions = {session.id: session for session in trace.sessions}
+        self._children = _children_by_call(trace)
+        spawned = {child.id for child in self._children.values()}
+        roots = [s for s in trace.sessions if s.id not in spawned]
+        self._roots = sorted(roots, key=lambda session: session.arrival_ms)
+        self._live = 0
+        self._all_gone = anyio.Event()
+        self._tasks: TaskGroup | None = None
+        self._step_ends = {
+            dependency: anyio.Event()
+            for step in trace.steps
+            for dependency in step.deps
+        }
+
+    async def run_as_recorded(self) -> None:
+        """Start every session at its recorded arrival, less what was skipped."""
+        began_s = anyio.current_time()
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            for root in self._roots:
+                due_s = began_s + root.arrival_ms / 1000
+                began_s -= await self._wait_or_skip(due_s)
+                self._live += 1
+                tasks.start_soon(self.run_session, root)
+
+    async def run_at_most(self, concurrency: int) -> None:
+        """Keep that many sessions going until all have run."""
+        roots = iter(self._roots)
+
+        async def worker() -> None:
+            for root in roots:
+                self._live += 1
+                await self.run_session(root)
+
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            for _ in range(concurrency):
+                tasks.start_soon(worker)
+
+    def child_of(self, session: TraceSession, tool: Tool) -> TraceSession | None:
+        """Return the subagent that a tool call is, if it is one."""
+        return self._children.get((session.id, tool.id))
+
+    async def run_session(self, session: TraceSession) -> None:
+        """Be one agent, from its first step to its last."""
+        try:
+            await _Agent(self, session).run()
+        finally:
+            self._live -= 1
+            if not self._live:
+                self._all_gone.set()
+
+    async def run_child(self, child: TraceSession) -> None:
+        """Be a subagent."""
+        self._live += 1
+        await self.run_session(child)
+
+    def start_child(self, child: TraceSession) -> None:
+        """Let a subagent run beside its parent."""
+        assert self._tasks is not None
+        self._tasks.start_soon(self.run_child, child)
+
+    async def wait_for(self, step: Step) -> None:
+        """Wait for the steps of other sessions that *step* needs."""
+        for dependency in step.deps:
+            await self._step_ends[dependency].wait()
+
+    def step_ended(self, step: Step) -> None:
+        """Let those go on that wait for *step*."""
+        ended = self._step_ends.get(f"{step.session}/{step.step}")
+        if ended is not None:
+            ended.set()
+        self.on_turn()
+
+    async def _wait_or_skip(self, due_s: float) -> float:
+        """Wait until *due_s*, or until nobody is live; return what was skipped."""
+        if anyio.current_time() >= due_s:
+            return 0.0
+        if self._live:
+            self._all_gone = anyio.Event()
+            with anyio.move_on_after(due_s - anyio.current_time()):
+                await self._all_gone.wait()
+        skipped_s = max(0.0, due_s - anyio.current_time())
+        self.measure.skip(skipped_s)
+        return skipped_s
+
+
+class _Agent:
+    """One session's loop: prompt, answer, tools, gap."""
+
+    def __init__(self, crowd: _Crowd, record: TraceSession) -> None:
+        self._crowd = crowd
+        self._record = record
+        self._prompts = PromptSource(
+            seed=crowd.settings.seed,
+            session=record.id,
+            vocabulary=crowd.settings.vocabulary,
+        )
+
+    async def run(self) -> None:
+        crowd, record = self._crowd, self._record
+        began_s = anyio.current_time()
+        async with crowd.runtime.session(record.id, parent=record.parent) as session:
+            for step in record.steps:
+                await crowd.wait_for(step)
+                await self._turn(session, step)
+                crowd.step_ended(step)
+                await self._tools(session, step)
+                await self._gap(session, step)
+        crowd.measure.job_ended(anyio.current_time() - began_s)
+
+    async def _turn(self, session: Session, step: Step) -> None:
+        keep = session.context_tokens
+        if step.prefix_tokens is not None:
+            keep = min(keep, step.prefix_tokens)
+        wanted = keep + 1 if step.input_tokens is None else step.input_tokens
+        new = self._prompts.draw(max(wanted - keep, 0 if keep else 1))
+        turn = session.turn(
+            new,
+            max_tokens=max(1, step.output_tokens or 0),
+            sampling=_GREEDY,
+            keep_tokens=keep,
+        )
+        async with turn as chunks:
+            previous_s: float | None = None
+            async for chunk in chunks:
+                now_s = anyio.current_time()
+                if previous_s is not None:
+                    self._crowd.measure.tokens_came(
+                        now_s - previous_s, len(chunk.token_ids)
+                    )
+                previous_s = now_s
+        self._crowd.measure.turn_ended(turn.usage)
+
+    async def _tools(self, session: Session, step: Step) -> None:
+        if not step.tools:
+            return
+        if len(step.tools) == 1:
+            await self._tool(session, step.tools[0])
+            return
+        async with anyio.create_task_group() as tasks:
+            for tool in step.tools:
+                tasks.start_soon(self._tool, session, tool)
+
+    async def _tool(self, session: Session, tool: Tool) -> None:
+        start_s = max(0, tool.start_ms or 0) / 1000
+        if start_s:
+            await anyio.sleep(start_s)
+        async with session.tool(tool.name or "unknown") as call:
+            if tool.status != "ok":
+                call.fail(tool.status)
+            await self._work(tool)
+
+    async def _work(self, tool: Tool) -> None:
+        child = self._crowd.child_of(self._record, tool)
+        if child is not None and child.blocking:
+            await self._crowd.run_child(child)
+            return
+        if child is not None:
+            self._crowd.start_child(child)
+        await anyio.sleep((tool.dur_ms or 0) / 1000)
+
+    async def _gap(self, session: Session, step: Step) -> None:
+        """Let pass what is between the last tool's end and the next step."""
+        rest_s = _rest_ms(step) / 1000
+        if rest_s <= 0 or step.next == "end":
+            return
+        if step.next == "tool" and not step.tools:  # a tool that nobody named
+            async with session.tool("unknown"):
+                await anyio.sleep(rest_s)
+        else:
+            await anyio.sleep(rest_s)
+
+
+def _rest_ms(step: Step) -> int:
+    if step.user_ms is not None or step.overhead_ms is not None:
+        return (step.user_ms or 0) + (step.overhead_ms or 0)
+    if step.gap_ms is None:
+        return 0
+    return step.gap_ms - (step.tool_ms or 0)
+
+
+def _children_by_call(trace: Trace) -> Mapping[tuple[str, str], TraceSession]:
+    """Map (parent, tool call) to the session that the call is."""
+    sessions = {session.id: session for session in trace.sessions}
+    children = {
+        (session.parent, session.spawned_by): session
+        for session in trace.sessions
+        if session.parent is not None and session.spawned_by is not None
+    }
+    for session in trace.sessions:
+        for tool in session.tools:
+            if tool.child is not None and tool.child in sessions:
+                children[session.id, tool.id] = sessions[tool.child]
+    return children

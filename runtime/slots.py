@@ -1,0 +1,105 @@
+"""The work on one slot, in the order in which plans named it.
+
+A line is joined synchronously, while a plan is carried out, so the order of plans is
+the order of work. Two kinds stand in it: *places*, held by turns that run in their
+caller's task, and *jobs* (copies, restores, releases), which the slot's own worker
+runs. Nothing is ever queued inside an engine.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+
+import anyio
+
+Job = Callable[[], Awaitable[None]]
+
+
+class Place:
+    """One place in a line; the body of ``async with`` runs when it is at the front."""
+
+    __slots__ = ("_line", "_turn")
+
+    def __init__(self, line: "SlotLine") -> None:
+        self._line = line
+        self._turn: anyio.Event | None = None
+
+    def call(self) -> None:
+        """Say that this place is at the front now."""
+        if self._turn is not None:
+            self._turn.set()
+
+    def leave(self) -> None:
+        """Give the place up; whoever is then at the front may go."""
+        self._line.leave(self)
+
+    async def __aenter__(self) -> None:
+        if not self._line.is_front(self):
+            self._turn = anyio.Event()
+            try:
+                await self._turn.wait()
+            except BaseException:
+                self.leave()
+                raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.leave()
+
+
+class SlotLine:
+    """First come, first served on one slot."""
+
+    __slots__ = ("_bell", "_line")
+
+    def __init__(self) -> None:
+        self._line: deque[Place | Job] = deque()
+        self._bell: anyio.Event | None = None
+
+    def join(self) -> Place:
+        """Take a place at the end of the line."""
+        place = Place(self)
+        self._line.append(place)
+        return place
+
+    def post(self, job: Job) -> None:
+        """Put a job at the end of the line."""
+        self._line.append(job)
+        if len(self._line) == 1:
+            self._call_front()
+
+    def is_front(self, place: Place) -> bool:
+        """Whether it is this place's turn."""
+        return self._line[0] is place
+
+    def leave(self, place: Place) -> None:
+        """Take *place* out of the line, wherever it stands."""
+        front = self._line[0] is place
+        self._line.remove(place)
+        if front:
+            self._call_front()
+
+    async def work(self) -> None:
+        """Run the jobs of this line, one after the other, until cancelled."""
+        line = self._line
+        while True:
+            if line and not isinstance(line[0], Place):
+                await line[0]()
+                line.popleft()
+                self._call_front()
+            else:
+                self._bell = anyio.Event()
+                await self._bell.wait()
+
+    def _call_front(self) -> None:
+        if not self._line:
+            return
+        front = self._line[0]
+        if isinstance(front, Place):
+            front.call()
+        elif self._bell is not None:
+            self._bell.set()
