@@ -32,7 +32,7 @@ class QuantileTable:
         right = min(max(bisect_right(shares, share), 1), len(shares) - 1)
         (low, low_s), (high, high_s) = self.points[right - 1], self.points[right]
         part = min(max((share - low) / (high - low), 0.0), 1.0)
-        return math.exp((1 - part) * math.log(low_s) + part * math.log(high_s))
+        return low_s * math.pow(high_s / low_s, part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

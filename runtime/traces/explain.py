@@ -49,7 +49,7 @@ def explain(line: bytes, error: msgspec.ValidationError) -> tuple[str | None, st
     value = _shown(_look_up(record, path))
     if path == "type":
         return path, f"{value} is no record type; expected trace, session or step"
-    choices = _CHOICES.get(re.split(r"[.\[]", path)[-1])
+    choices = _CHOICES.get(re.findall(r"[a-z_]+", path)[-1])
     if choices is not None and "enum" in complaint:
         return path, f"{value} is not allowed; expected one of {', '.join(choices)}"
     return path, f"{value} is not allowed: {_lower(complaint)}"

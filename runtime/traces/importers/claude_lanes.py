@@ -13,6 +13,7 @@ from ..lines import Advance, read_lines
 from ..schema import Status, ToolClass
 from ..tool_class import tool_class
 from .claude_records import (
+    USED_TYPES,
     Block,
     ClaudeRecord,
     ToolReport,
@@ -140,7 +141,7 @@ class LaneCollector:
         if self._is_repeated(record):
             return None
         at_ms = record.at_ms
-        if at_ms is None or record.type not in ("assistant", "user", "system"):
+        if at_ms is None or record.type not in USED_TYPES:
             return None
         key = (file, record.session_id or "", agent)
         if record.type == "assistant":

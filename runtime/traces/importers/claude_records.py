@@ -23,6 +23,9 @@ _CANCELLED = re.compile(
 )
 
 
+USED_TYPES = ("assistant", "system", "user")
+"""The record types that the importer takes; new versions add others at will."""
+
 _NOTICE_BYTES = 160
 """A time limit is announced at the start of a result; further on, a program speaks."""
 
@@ -136,6 +139,11 @@ class _ToolInput(Struct, frozen=True):
     prompt: str | None = None
 
 
+class _Type(Struct, frozen=True):
+    type: str = ""
+
+
+_TYPES = msgspec.json.Decoder(_Type)
 _RECORDS = msgspec.json.Decoder(ClaudeRecord)
 _REPORTS = msgspec.json.Decoder(ToolReport)
 _INPUTS = msgspec.json.Decoder(_ToolInput)
@@ -148,8 +156,21 @@ def decode_record(line: bytes) -> ClaudeRecord | None:
     """Return the record on this line, or None where it is corrupt."""
     try:
         return _RECORDS.decode(line)
+    except msgspec.ValidationError:
+        return _other_record(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+def _other_record(line: bytes) -> ClaudeRecord | None:
+    """Accept any shape of a record whose type carries nothing that we need."""
+    try:
+        found = _TYPES.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if found.type in ("", *USED_TYPES):
+        return None
+    return ClaudeRecord(type=found.type)
 
 
 def decode_report(raw: Raw) -> ToolReport:
