@@ -1,7 +1,7 @@
 """What the generator knows about real agents: rounded, measured figures.
 
 Tool latencies, the mix of tools and the share of errors: 62 sessions of Claude Code on
-cloud models with 2,438 tool calls (AgentCgroup, sets "haiku" and "batch_swebench"; our
+cloud models with 2,428 tool calls (AgentCgroup, sets "haiku" and "batch_swebench"; our
 own measurement of its session files). User waits and model time: 710 traces of the Weka
 cc-traces collection with 49,334 requests. Where another source is used, it is named.
 """

@@ -97,6 +97,7 @@ class _Lane:
             new_tokens=new,
             output_tokens=output,
             llm_ms=round(llm_s * 1000),
+            tool_ms=0,
             next="end",
         )
 

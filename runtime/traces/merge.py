@@ -29,7 +29,7 @@ def merge_traces(traces: Sequence[Trace]) -> Trace:
 
 def _free_names(trace: Trace, taken: set[str]) -> dict[str, str]:
     """Map each id to one that is neither in *taken* nor another id of *trace*."""
-    own = {session.id for session in trace.sessions}
+    own = dict.fromkeys(session.id for session in trace.sessions)
     names: dict[str, str] = {}
     for id in own:
         name, number = id, 1

@@ -24,6 +24,15 @@ class _Probe(msgspec.Struct, frozen=True):
 
     type: str
     schema: object = None
+    session: object = None
+    step: object = None
+
+    @property
+    def is_ours(self) -> bool:
+        """A header of any version, or a step that lost its header."""
+        if self.type == "trace":
+            return self.schema is not None
+        return self.type == "step" and None not in (self.session, self.step)
 
 
 _PROBE_DECODER = msgspec.json.Decoder(_Probe)
@@ -65,7 +74,7 @@ def _header(path: Path, lines: Iterator[tuple[int, bytes]]) -> Header:
     if not content:
         raise TraceUnreadable.at(path, "the file is empty")
     probe = _probe(content)
-    if probe is not None and probe.schema != SCHEMA:
+    if probe is not None and probe.type == "trace" and probe.schema != SCHEMA:
         raise TraceInvalid.at(
             path,
             f"{probe.schema!r} is not supported; this version reads {SCHEMA!r}",
@@ -85,7 +94,7 @@ def _probe(line: bytes) -> _Probe | None:
         probe = _PROBE_DECODER.decode(line)
     except msgspec.DecodeError:
         return None
-    return probe if probe.type == "trace" else None
+    return probe if probe.is_ours else None
 
 
 def _decode(path: Path, line: int, content: bytes) -> Record:

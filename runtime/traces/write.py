@@ -1,7 +1,6 @@
 """Writes a trace: the same trace gives the same bytes, and never half a file."""
 
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,27 +37,17 @@ def encode_trace(trace: Trace) -> Iterator[bytes]:
 
 
 def _replace(target: Path, trace: Trace) -> int:
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    temporary = Path(name)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with temporary.open("wb") as file:
             for line in encode_trace(trace):
                 file.write(line)
             length_bytes = file.tell()
-        # mkstemp makes files private; a trace gets what a plain open() would give it.
-        temporary.chmod(0o666 & ~_umask())
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     return length_bytes
-
-
-def _umask() -> int:
-    """Return the umask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _record(session: TraceSession) -> SessionRecord:

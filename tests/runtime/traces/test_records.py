@@ -21,6 +21,7 @@ CASES: dict[str, tuple[list[Line], str]] = {
         ":1: schema: 'kvalet.trace/2' is not supported; this version reads "
         "'kvalet.trace/1'",
     ),
+    "no header": ([step_line()], ":1: type: a trace must open with its header"),
     "second header": ([HEADER, step_line(), HEADER], ":3: type: a second header"),
     "unknown type": ([HEADER, {"type": "span"}], ':2: type: "span" is no record type'),
     "unknown field": (
