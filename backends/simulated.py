@@ -188,8 +188,12 @@ class SimulatedBackend:
 
     def _check(self, state: KVState, ids: "array[int]") -> None:
         manifest = state.manifest
-        if manifest.engine != "simulated":
-            raise ImportRefused(f"the state is of engine {manifest.engine!r}")
+        ours = ("simulated", "simulated", "none")
+        if (manifest.model, manifest.engine, manifest.layout) != ours:
+            raise ImportRefused(
+                f"state {manifest.key!r} is of model {manifest.model!r}, engine "
+                f"{manifest.engine!r} and layout {manifest.layout!r}, not of this one"
+            )
         if manifest.token_hash != hash_token_ids(ids):
             raise ImportRefused(f"state {manifest.key!r} is of other tokens")
         try:

@@ -120,6 +120,7 @@ RESIDENCY_MOVES: Final[dict[tuple[Residency, type[Event]], Residency]] = {
     (R.RESTORING, RestoreFailed): R.ABSENT,
     (R.RESIDENT, Released): R.PARKED,  # or ABSENT, by SETTLE
     (R.ABSENT, Released): R.PARKED,  # a slot given back before anything was on it
+    (R.PARKED, Released): R.PARKED,
     **{(residency, CopyLost): residency for residency in R},
     **{(residency, CopyForgotten): residency for residency in R},
 }

@@ -57,10 +57,12 @@ class RunOptions:
 class Replay:
     """A replay in progress; ``report`` may be asked for at any time."""
 
-    def __init__(self, trace: Trace, options: RunOptions, progress: Progress) -> None:
+    def __init__(
+        self, trace: Trace, options: RunOptions, progress: Progress | None = None
+    ) -> None:
         self._trace = trace
         self._options = options
-        self._progress = progress
+        self._progress = progress or Progress()
         self._runs: list[RunReport] = []
         self._slots = 0
         self._context_tokens = 0

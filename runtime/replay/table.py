@@ -6,7 +6,7 @@ policy does not pay.
 
 from collections.abc import Callable, Iterator
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from .report import Report, RunReport, Summary
@@ -17,19 +17,14 @@ _Row = tuple[str, Callable[[RunReport], str]]
 _NOISE = 0.05
 
 
-def render_report(report: Report) -> RenderableType:
-    """Return tables and sentences for a console."""
+def print_report(report: Report, console: Console) -> None:
+    """Print tables and sentences on *console*."""
     parts: list[RenderableType] = [_policies(report)]
     tools = _tools(report)
     if tools.row_count:
         parts.append(tools)
     parts.extend(_sentences(report))
-    return Group(*parts)
-
-
-def print_report(report: Report, console: Console) -> None:
-    """Print the report on *console*."""
-    console.print(render_report(report))
+    console.print(*parts, sep="\n", highlight=False)
 
 
 def _policies(report: Report) -> Table:
@@ -145,13 +140,16 @@ def _compare(run: RunReport, baseline: RunReport) -> str:
         f"{(run.parks.bytes + run.restores.bytes) / 1e6:,.0f} MB"
     )
     if theirs > mine * (1 + _NOISE):
-        return f"{name} beats {other}: mean job {theirs / mine:.2f}x shorter; {why}."
+        return (
+            f"{name} beats {other}: a session takes {theirs / mine:.2f}x less time; "
+            f"{why}."
+        )
     if mine > theirs * (1 + _NOISE):
         return (
-            f"{name} does not pay against {other} here: mean job "
-            f"{mine / theirs:.2f}x longer; {why}."
+            f"{name} does not pay against {other} here: a session takes "
+            f"{mine / theirs:.2f}x more time; {why}."
         )
-    return f"{name} and {other} are level here (mean job within 5 %); {why}."
+    return f"{name} and {other} are level here (session time within 5 %); {why}."
 
 
 def _seconds(value: float | None) -> str:

@@ -16,12 +16,14 @@ import pytest
 import pytest_asyncio
 
 from kvalet.backends import (
+    Accelerator,
     Backend,
     ContextTooLong,
     ExportFailed,
     FinishReason,
     ImportRefused,
     Request,
+    SimulatedBackend,
 )
 from kvalet.backends.llama import LlamaBackend
 from kvalet.state_store import KVState, hash_token_ids
@@ -45,7 +47,23 @@ async def llama(model_path: Path) -> AsyncGenerator[Backend, None]:
         yield backend
 
 
-BACKENDS: dict[str, Factory] = {"llama": llama}
+@asynccontextmanager
+async def simulated(model_path: Path) -> AsyncGenerator[Backend, None]:
+    """Yield an accelerator that takes next to no time."""
+    quick = Accelerator(
+        prefill_token_s=1e-6,
+        prefill_context_s=0,
+        decode_step_s=1e-4,
+        decode_sequence_s=0,
+        decode_context_s=0,
+        copy_setup_s=0,
+    )
+    backend = SimulatedBackend(accelerator=quick, slots=2, context_tokens=1024)
+    async with aclosing(backend):
+        yield backend
+
+
+BACKENDS: dict[str, Factory] = {"llama": llama, "simulated": simulated}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=BACKENDS)

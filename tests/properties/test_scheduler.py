@@ -1,6 +1,7 @@
 """Random histories: whatever agents and machines do, the promises hold."""
 
 from collections.abc import Callable
+from functools import partial
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,8 @@ from kvalet.scheduler import (
     SessionId,
     parse_policy,
 )
-from tests.scheduler.carrier import Carrier
+
+from ..scheduler.carrier import Carrier
 
 NAMES = ("a", "b", "c", "d", "e")
 policies = st.sampled_from(["keep", "drop", "park", "hold:2"]).map(parse_policy)
@@ -49,9 +51,9 @@ class History:
         for name in NAMES:
             steps.extend(self._for_session(name))
         for slot, work in carrier.busy.items():
-            steps.append(lambda s=slot: carrier.finish(s, self._number(1, 10)))
+            steps.append(partial(self._finish, slot))
             if isinstance(work, CopyStarted | RestoreStarted):
-                steps.append(lambda s=slot: carrier.fail(s))
+                steps.append(partial(carrier.fail, slot))
         return steps
 
     def _for_session(self, name: str) -> list[Callable[[], None]]:
@@ -66,6 +68,9 @@ class History:
         if calls:
             steps.append(lambda: self.carrier.end_tool(name, calls[0]))
         return steps
+
+    def _finish(self, slot: int) -> None:
+        self.carrier.finish(slot, self._number(1, 10))
 
     def _open(self, name: str) -> None:
         self.opened.add(name)
@@ -119,7 +124,7 @@ def test_promises_hold_over_random_histories(
     )
     history.close_all()
     carrier.drain()
-    assert (0, 0) == (carrier.scheduler.sessions, carrier.scheduler.reserved_tokens)
+    assert (carrier.scheduler.sessions, carrier.scheduler.reserved_tokens) == (0, 0)
 
 
 def _check_starts(carrier: Carrier, plan: Plan) -> None:

@@ -1,0 +1,259 @@
+"""The session's two tables, proved over every state that can be reached."""
+
+from collections import deque
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import NamedTuple
+
+import pytest
+
+from kvalet.scheduler import (
+    CallId,
+    Copied,
+    CopyFailed,
+    CopyForgotten,
+    CopyLost,
+    CopyStarted,
+    DecodeDone,
+    DecodeStarted,
+    Event,
+    IllegalMove,
+    Phase,
+    PrefillDone,
+    PrefillStarted,
+    Released,
+    Residency,
+    Restored,
+    RestoreFailed,
+    RestoreStarted,
+    Session,
+    SessionClosed,
+    SessionId,
+    ToolEnded,
+    ToolStarted,
+    TurnAborted,
+    TurnAdmitted,
+    TurnRejected,
+    TurnSubmitted,
+)
+
+S = SessionId("s")
+CALLS = (CallId("c1"), CallId("c2"))
+
+
+class State(NamedTuple):
+    """What of a session decides what may happen to it."""
+
+    phase: Phase
+    residency: Residency
+    admitted: bool | None
+    running: bool | None
+    slot: int | None
+    calls: int
+    kv_tokens: int
+    copied_tokens: int
+    closed: bool
+
+
+def state_of(session: Session) -> State:
+    turn = session.turn
+    return State(
+        phase=session.phase,
+        residency=session.residency,
+        admitted=None if turn is None else turn.admitted,
+        running=None if turn is None else turn.running,
+        slot=session.slot,
+        calls=len(session.open_calls),
+        kv_tokens=session.kv_tokens,
+        copied_tokens=session.copied_tokens,
+        closed=session.closed,
+    )
+
+
+def events(session: Session) -> Iterator[Event]:
+    """Yield everything that anybody could try; most of it is illegal most of the time.
+
+    Prompts grow to 4 tokens and are then edited down, so that the figures are finite.
+    """
+    prompt = min(session.kv_tokens + 1, 4)
+    for prefix in {0, 1, session.kv_tokens}:
+        yield TurnSubmitted(
+            at_s=0,
+            session=S,
+            prompt_tokens=max(prompt, prefix),
+            prefix_tokens=prefix,
+            max_output_tokens=1,
+        )
+    for kind in (SessionClosed, CopyLost, CopyForgotten):
+        yield kind(at_s=0, session=S)
+    for reason in (TurnAborted, TurnRejected, CopyFailed, RestoreFailed):
+        yield reason(at_s=0, session=S, reason="test")
+    for call in CALLS:
+        if call not in session.open_calls:
+            yield ToolStarted(at_s=0, session=S, call=call, tool="Bash")
+        yield ToolEnded(
+            at_s=0, session=S, call=call, tool="Bash", seconds=1, status="ok"
+        )
+    kv = session.kv_tokens
+    yield PrefillDone(
+        at_s=0, session=S, computed_tokens=1, reused_tokens=0, expected_tokens=0
+    )
+    prompt_tokens = 0 if session.turn is None else session.turn.prompt_tokens
+    yield DecodeDone(at_s=0, session=S, output_tokens=1, kv_tokens=prompt_tokens)
+    for moved in (Copied, Restored):
+        yield moved(at_s=0, session=S, kv_tokens=kv, nbytes=1, seconds=1, tier="host")
+    slot = 1 if session.slot is None else session.slot
+    yield TurnAdmitted(at_s=0, session=S, slot=slot, forced=False)
+    for started in (PrefillStarted, DecodeStarted):
+        yield started(at_s=0, session=S, slot=slot)
+    for move in (CopyStarted, RestoreStarted):
+        yield move(at_s=0, session=S, slot=slot, kv_tokens=kv)
+    yield Released(at_s=0, session=S, slot=slot, kept_tokens=session.copied_tokens)
+
+
+def explore() -> dict[State, dict[type[Event], set[State]]]:
+    """Return every reachable state and where each kind of event leads from it."""
+    start = Session(id=S)
+    reached: dict[State, dict[type[Event], set[State]]] = {}
+    todo = deque([start])
+    seen = {state_of(start)}
+    while todo:
+        session = todo.popleft()
+        moves = reached.setdefault(state_of(session), {})
+        for event in events(session):
+            after = deepcopy(session)
+            try:
+                after.apply(event)
+            except IllegalMove:
+                assert state_of(after) == state_of(session), f"{event} left a trace"
+                continue
+            moves.setdefault(type(event), set()).add(state_of(after))
+            if state_of(after) not in seen:
+                seen.add(state_of(after))
+                todo.append(after)
+    return reached
+
+
+@pytest.fixture(scope="module")
+def graph() -> dict[State, dict[type[Event], set[State]]]:
+    """All reachable states."""
+    return explore()
+
+
+Graph = dict[State, dict[type[Event], set[State]]]
+
+
+def test_the_graph_is_not_trivial(graph: Graph) -> None:
+    """Every phase and every residency is reached, in more than a hundred states."""
+    assert set(Phase) == {state.phase for state in graph}
+    assert set(Residency) == {state.residency for state in graph}
+    assert len(graph) > 100
+
+
+def test_every_event_is_legal_somewhere(graph: Graph) -> None:
+    """No event of the vocabulary is dead letter."""
+    legal = {kind for moves in graph.values() for kind in moves}
+    tried = {type(event) for event in events(Session(id=S))}
+    assert tried == legal
+
+
+def test_work_starts_only_on_state_that_is_there(graph: Graph) -> None:
+    """Prefill starts on resident or absent state, decode on resident, nothing else."""
+    for state, moves in graph.items():
+        if PrefillStarted in moves:
+            assert state.residency in (Residency.RESIDENT, Residency.ABSENT)
+        if DecodeStarted in moves:
+            assert state.residency is Residency.RESIDENT
+        if PrefillStarted in moves or DecodeStarted in moves:
+            assert state.admitted and not state.running and state.slot is not None
+
+
+def test_nothing_moves_under_running_work(graph: Graph) -> None:
+    """State on which a unit of work has a claim is neither copied nor released."""
+    for state, moves in graph.items():
+        if state.admitted:
+            assert CopyStarted not in moves
+            assert Released not in moves
+
+
+def test_a_session_never_has_two_units_of_work(graph: Graph) -> None:
+    """While a unit runs, none can start and no turn can be submitted or admitted."""
+    starts = {PrefillStarted, DecodeStarted, TurnSubmitted, TurnAdmitted}
+    for state, moves in graph.items():
+        if state.running:
+            assert not starts & moves.keys()
+
+
+def test_state_on_the_accelerator_has_a_slot(graph: Graph) -> None:
+    """So has no other, unless it was given for a restore and can be given back."""
+    on_slot = {Residency.RESIDENT, Residency.PARKING, Residency.RESTORING}
+    for state, moves in graph.items():
+        if state.residency in on_slot:
+            assert state.slot is not None
+        elif state.slot is not None and not state.admitted:
+            assert Released in moves
+
+
+def test_copies_never_exceed_what_is_valid(graph: Graph) -> None:
+    """There are at most as many copied tokens as valid ones, and none without state."""
+    for state in graph:
+        assert 0 <= state.copied_tokens <= state.kv_tokens
+        if state.residency is Residency.ABSENT:
+            assert state.kv_tokens == 0
+        if state.residency is Residency.PARKED:
+            assert state.copied_tokens == state.kv_tokens > 0
+
+
+def test_a_waiting_session_is_in_a_tool_exactly_while_a_call_is_open(
+    graph: Graph,
+) -> None:
+    """TOOL has an open call, IDLE has none."""
+    for state in graph:
+        if state.phase is Phase.TOOL:
+            assert state.calls
+        if state.phase is Phase.IDLE:
+            assert not state.calls
+
+
+def test_every_turn_can_end(graph: Graph) -> None:
+    """From every state with a turn, one without can be reached; no dead ends."""
+    ends = {state for state in graph if state.admitted is None}
+    reachable = set(ends)
+    grown = True
+    while grown:
+        more = {
+            state
+            for state, moves in graph.items()
+            if state not in reachable
+            and any(after & reachable for after in moves.values())
+        }
+        grown = bool(more)
+        reachable |= more
+    assert reachable == set(graph)
+
+
+def test_a_turn_needs_no_luck_to_end(graph: Graph) -> None:
+    """Even if every copy and restore fails, the turn comes to its end."""
+    luck = {Copied, Restored, TurnAborted, TurnRejected}
+    for state, moves in graph.items():
+        if state.admitted:
+            assert (
+                moves.keys() - luck - {ToolStarted, ToolEnded, CopyLost, CopyForgotten}
+            )
+
+
+def test_losing_the_copy_never_loses_resident_state(graph: Graph) -> None:
+    """A lost copy costs parked state only; what is on the accelerator stays."""
+    for state, moves in graph.items():
+        for after in moves.get(CopyLost, ()):
+            parked = state.residency is Residency.PARKED
+            assert parked or after.kv_tokens == state.kv_tokens
+
+
+def test_a_failed_move_says_what_was_tried() -> None:
+    """The message names event, session and state."""
+    session = Session(id=S)
+    with pytest.raises(IllegalMove, match=r"Copied.*'s'.*idle/absent"):
+        session.apply(
+            Copied(at_s=0, session=S, kv_tokens=1, nbytes=1, seconds=1, tier="host")
+        )
