@@ -38,7 +38,11 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 def explain(line: bytes, error: msgspec.ValidationError) -> tuple[str | None, str]:
     """Return the field that is wrong in *line*, and a sentence that says how."""
     complaint, _, place = str(error).partition(" - at `$")
-    record = cast(object, msgspec.json.decode(line))
+    try:
+        record = cast(object, msgspec.json.decode(line))
+    except (msgspec.DecodeError, UnicodeDecodeError) as broken:
+        # The decoder stopped at the wrong field, before it saw the end of the line.
+        return None, not_json(broken)
     path = _with_index(record, place.removesuffix("`").removeprefix("."))
     if missing := _MISSING.match(complaint):
         return _join(path, missing["name"]), "the field is missing"
@@ -53,6 +57,11 @@ def explain(line: bytes, error: msgspec.ValidationError) -> tuple[str | None, st
     if choices is not None and "enum" in complaint:
         return path, f"{value} is not allowed; expected one of {', '.join(choices)}"
     return path, f"{value} is not allowed: {_lower(complaint)}"
+
+
+def not_json(error: Exception) -> str:
+    """Say what keeps a line from being JSON."""
+    return f"the line is not JSON: {error}"
 
 
 def _with_index(record: object, path: str) -> str:

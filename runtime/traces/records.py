@@ -11,7 +11,7 @@ import msgspec
 
 from .checks import Problem, family_problems, step_problems
 from .errors import TraceInvalid, TraceUnreadable
-from .explain import explain
+from .explain import explain, not_json
 from .lines import Advance, read_lines
 from .schema import SCHEMA, Header, Record, SessionRecord, Step
 from .trace import Trace, TraceSession
@@ -104,9 +104,7 @@ def _decode(path: Path, line: int, content: bytes) -> Record:
         name, sentence = explain(content, error)
         raise TraceInvalid.at(path, sentence, line=line, field=name) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TraceInvalid.at(
-            path, f"the line is not JSON: {error}", line=line
-        ) from error
+        raise TraceInvalid.at(path, not_json(error), line=line) from error
 
 
 def _add(

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import zip_longest
 from pathlib import Path
 
 from ..errors import TraceUnreadable
@@ -145,39 +146,42 @@ class _Family:
 
     def _steps(self, lane: ClaudeLane) -> tuple[Step, ...]:
         calls = sorted(lane.model_calls, key=_start_ms)
-        reordered = calls != lane.model_calls
+        is_reordered = calls != lane.model_calls
         steps: list[Step] = []
-        for number, call in enumerate(calls):
-            following = calls[number + 1] if number + 1 < len(calls) else None
-            previous = steps[-1] if steps else None
-            first_tokens = steps[0].input_tokens if steps else None
-            sizes = StepSizes.of(call, previous, first_tokens)
-            gap = StepGap.of(call, following)
-            steps.append(
-                Step(
-                    session=self._names[lane.key],
-                    step=number,
-                    t_ms=_start_ms(call) - _start_ms(calls[0]),
-                    model=call.model,
-                    input_tokens=sizes.input_tokens,
-                    cached_tokens=sizes.cached_tokens,
-                    prefix_tokens=sizes.prefix_tokens,
-                    new_tokens=sizes.new_tokens,
-                    output_tokens=sizes.output_tokens,
-                    llm_ms=None
-                    if call.input_ms is None
-                    else call.end_ms - call.input_ms,
-                    tools=tuple(self._tool(tool, call) for tool in call.calls),
-                    tool_ms=gap.tool_ms,
-                    user_ms=gap.user_ms,
-                    overhead_ms=gap.overhead_ms,
-                    gap_ms=gap.gap_ms,
-                    gap_source=None if gap.gap_ms is None else "measured",
-                    next=gap.next,
-                    q=_flags(call, sizes, reordered),
-                )
-            )
+        for call, following in zip_longest(calls, calls[1:]):
+            step = self._step(lane, call, following, steps, is_reordered)
+            steps.append(step)
         return tuple(steps)
+
+    def _step(
+        self,
+        lane: ClaudeLane,
+        call: ModelCall,
+        following: ModelCall | None,
+        before: Sequence[Step],
+        is_reordered: bool,
+    ) -> Step:
+        sizes, gap = StepSizes.of(call, before), StepGap.of(call, following)
+        return Step(
+            session=self._names[lane.key],
+            step=len(before),
+            t_ms=_start_ms(call) - _lane_start_ms(lane),
+            model=call.model,
+            input_tokens=sizes.input_tokens,
+            cached_tokens=sizes.cached_tokens,
+            prefix_tokens=sizes.prefix_tokens,
+            new_tokens=sizes.new_tokens,
+            output_tokens=sizes.output_tokens,
+            llm_ms=None if call.input_ms is None else call.end_ms - call.input_ms,
+            tools=tuple(self._tool(tool, call) for tool in call.calls),
+            tool_ms=gap.tool_ms,
+            user_ms=gap.user_ms,
+            overhead_ms=gap.overhead_ms,
+            gap_ms=gap.gap_ms,
+            gap_source=None if gap.gap_ms is None else "measured",
+            next=gap.next,
+            q=_flags(call, sizes, is_reordered),
+        )
 
     def _tool(self, tool: Call, call: ModelCall) -> Tool:
         return Tool(
@@ -194,13 +198,13 @@ class _Family:
         )
 
 
-def _flags(call: ModelCall, sizes: StepSizes, reordered: bool) -> tuple[Flag, ...]:
+def _flags(call: ModelCall, sizes: StepSizes, is_reordered: bool) -> tuple[Flag, ...]:
     flags: list[Flag] = []
     if sizes.is_estimate:
         flags.append("output_tokens_estimated")
     if sizes.input_tokens is None:
         flags.append("no_token_counts")
-    if reordered:
+    if is_reordered:
         flags.append("reordered")
     if call.truncated:
         flags.append("truncated")

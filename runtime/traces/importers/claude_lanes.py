@@ -78,9 +78,10 @@ class ClaudeLane:
     def begin(self, record: ClaudeRecord, at_ms: int, truncated: bool) -> ModelCall:
         """Start the model call whose first record this is."""
         input_ms = self.input_ms
-        if input_ms is not None and self.model_calls:
-            # No call starts before the one before it has ended.
-            input_ms = min(max(input_ms, self.model_calls[-1].end_ms), at_ms)
+        if input_ms is not None:
+            # No call starts before the one before it has ended, or after its output.
+            ended_ms = self.model_calls[-1].end_ms if self.model_calls else input_ms
+            input_ms = min(max(input_ms, ended_ms), at_ms)
         call = ModelCall(
             model=record.message.model if record.message else None,
             input_ms=input_ms,

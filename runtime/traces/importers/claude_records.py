@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import Raw, Struct, field
 
-from ..schema import Status
+from ..schema import Count, Status
 
 _TIMED_OUT = re.compile(
     rb"[Tt]imed out after (?:\d+ ?(?:m|s)|[\d.]+ ?(?:seconds|minutes))"
@@ -33,10 +33,10 @@ _NOTICE_BYTES = 160
 class Usage(Struct, frozen=True):
     """Tokens of one API message; in old versions the output is a placeholder."""
 
-    input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    output_tokens: int | None = None
+    input_tokens: Count | None = None
+    cache_creation_input_tokens: Count | None = None
+    cache_read_input_tokens: Count | None = None
+    output_tokens: Count | None = None
 
     @property
     def all_input_tokens(self) -> int:

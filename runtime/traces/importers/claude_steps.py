@@ -1,5 +1,6 @@
 """Infers the sizes of a model call, and what the session waited for after it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -32,33 +33,33 @@ class StepSizes:
         return self.input_tokens - self.prefix_tokens
 
     @classmethod
-    def of(
-        cls, call: ModelCall, previous: Step | None, first_tokens: int | None
-    ) -> Self:
-        """Size a call; *first_tokens* is the input that its lane began with."""
+    def of(cls, call: ModelCall, before: Sequence[Step]) -> Self:
+        """Size a call, given the steps of its lane before it."""
         usage = call.usage
         total = None if usage is None else usage.all_input_tokens
         output, is_estimate = _output_tokens(call)
-        before = None if previous is None else previous.input_tokens
-        prefix: int | None = 0
-        has_shrunk = total is not None and before is not None and total < before
-        if previous is None:
-            pass
-        elif total is None or before is None:
-            prefix = None
-        elif has_shrunk:
-            # After a compaction, what the lane began with is all that can still agree.
-            prefix = min(first_tokens or 0, total)
-        else:
-            prefix = min(before + (previous.output_tokens or 0), total)
+        previous = before[-1].input_tokens if before else None
         return cls(
             input_tokens=total,
             cached_tokens=None if usage is None else usage.cache_read_input_tokens,
-            prefix_tokens=prefix,
+            prefix_tokens=_prefix_tokens(total, before),
             output_tokens=output,
             is_estimate=is_estimate,
-            has_shrunk=has_shrunk,
+            has_shrunk=total is not None and previous is not None and total < previous,
         )
+
+
+def _prefix_tokens(total: int | None, before: Sequence[Step]) -> int | None:
+    """Infer what an input of this size shares with the context before it."""
+    if not before:
+        return 0
+    previous, first = before[-1], before[0]
+    if total is None or previous.input_tokens is None:
+        return None
+    if total < previous.input_tokens:
+        # After a compaction, what the lane began with is all that can still agree.
+        return min(first.input_tokens or 0, total)
+    return min(previous.input_tokens + (previous.output_tokens or 0), total)
 
 
 def _output_tokens(call: ModelCall) -> tuple[int, bool]:

@@ -10,6 +10,7 @@ from .builders import (
     HEADER,
     make_family,
     make_session,
+    make_step,
     make_trace,
     step_line,
     write_lines,
@@ -83,6 +84,15 @@ def test_merged_sessions_have_unique_ids_and_keep_their_kin() -> None:
     assert {step.session for step in child.steps} == {"b~2"}
     assert [tool.child for tool in merged.session("a~2").tools] == ["b~2"]
     assert merged.children("a~2") == (child,)
+
+
+def test_dependencies_follow_a_new_name() -> None:
+    """A step that waits for another session waits for the same one."""
+    waiting = make_session("c", steps=(make_step(0, "c", deps=("a/1",)),))
+    trace = make_trace(make_session("a"), waiting)
+    merged = merge_traces([trace, trace])
+    (step,) = merged.session("c~2").steps
+    assert step.deps == ("a~2/1",)
 
 
 def test_a_new_name_does_not_take_one_that_is_used() -> None:

@@ -15,6 +15,10 @@ Line = Mapping[str, Any] | str
 
 CASES: dict[str, tuple[list[Line], str]] = {
     "not JSON": ([HEADER, "{oops"], ":2: the line is not JSON"),
+    "not JSON after a wrong field": (
+        [HEADER, '{"type": "step", "sessoin": "a", oops'],
+        ":2: the line is not JSON",
+    ),
     "not an object": ([HEADER, "[1]"], ":2: the line is no record"),
     "other version": (
         [{**HEADER, "schema": "kvalet.trace/2"}],

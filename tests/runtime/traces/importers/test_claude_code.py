@@ -420,3 +420,17 @@ def test_arrivals_count_from_the_first_call(tmp_path: Path) -> None:
     late.write(tmp_path / "a.jsonl")
     trace = read_traces([tmp_path], importers=[ClaudeCodeImporter(hash_ids=False)])
     assert [(s.id, s.arrival_ms) for s in trace.sessions] == [("S1", 0), ("S2", 30_000)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"type": "summary", "summary": "words", "leafUuid": "u1"},
+        {"type": "file-history-snapshot", "messageId": "m", "snapshot": {}},
+        {"type": "mode", "mode": "normal", "sessionId": "S1"},
+    ],
+)
+def test_a_file_may_open_with_other_records(line: dict[str, Any]) -> None:
+    """Each of the records that a session file can begin with gives it away."""
+    assert ClaudeCodeImporter().detects([b"{oops", json.dumps(line).encode()])
+    assert not ClaudeCodeImporter().detects([b'{"type": "summary"}', b"[]", b"{}"])
