@@ -5,39 +5,33 @@ flight for one slot, and its own caches are off. What a slot holds is therefore 
 this side put there, and whatever the server says about it is compared with that.
 """
 
-import hashlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
 import anyio
 
 from ...state_store import KVState
-from ..backend import (
-    Capabilities,
-    Chunk,
-    FinishReason,
-    Message,
-    Prefilled,
-    Request,
-    Sampling,
-)
+from ..backend import Capabilities, Chunk, Message, Prefilled, Request
 from ..errors import ContextTooLong, EngineLost, ExportFailed, ImportRefused
 from .client import Event, LlamaClient, Refused, Saved
 from .engine import Engine, EngineSettings, check_model, check_size
 from .scratch import MEMORY_FOLDERS, Scratch
-from .slot_file import FORMAT
+from .slot_file import FORMAT, estimated_bytes
 from .threads import in_thread, removed
-from .transcript import Transcript, finish_reason
-from .transfer import Provenance, check, collect, read_token_ids, stage
+from .transcript import Transcript, continuation, first_chunk, wants_stop_strings
+from .transfer import (
+    Provenance,
+    check,
+    collect,
+    fingerprint,
+    read_token_ids,
+    stage,
+)
 
 _DEFAULT_CONTEXT_TOKENS: Final = 4096
 _SETTLE_S: Final = 60.0
-# Besides its rows a slot file has, per token, its id and its cell (16 bytes).
-_META_BYTES_PER_TOKEN: Final = 16
-_HEADER_BYTES: Final = 64 * 1024
 
 
 class LlamaBackend:
@@ -47,14 +41,20 @@ class LlamaBackend:
         self,
         *,
         settings: EngineSettings,
-        capabilities: Capabilities,
+        bytes_per_token: int,
         fingerprint: str,
         scratch: Scratch,
         engine: Engine,
         silence_timeout_s: float,
     ) -> None:
         self._settings = settings
-        self._capabilities = capabilities
+        self._capabilities = Capabilities(
+            exports_kv=True,
+            slots=settings.slots,
+            kv_tokens=settings.slots * settings.context_tokens,
+            context_tokens=settings.context_tokens,
+            bytes_per_token=bytes_per_token,
+        )
         self._fingerprint = fingerprint
         self._scratch = scratch
         self._silence_timeout_s = silence_timeout_s
@@ -81,13 +81,13 @@ class LlamaBackend:
         Slot files go to the first of ``scratch_folders`` with room for one full slot,
         else to the system's folder for temporary files.
         """
-        path = Path(model_path)
+        path = Path(model_path).absolute()
         header = await in_thread(check_model, path)
         if context_tokens is None:
             context_tokens = min(_DEFAULT_CONTEXT_TOKENS, header.context_tokens)
         check_size(header, slots, context_tokens)
         settings = EngineSettings(
-            model_path=path.absolute(),
+            model_path=path,
             slots=slots,
             context_tokens=context_tokens,
             threads=threads,
@@ -95,29 +95,21 @@ class LlamaBackend:
             port=port,
             start_timeout_s=start_timeout_s,
         )
-        capabilities = Capabilities(
-            exports_kv=True,
-            slots=slots,
-            kv_tokens=slots * context_tokens,
-            context_tokens=context_tokens,
-            bytes_per_token=header.bytes_per_token(),
-        )
-        needed_bytes = _file_bytes(capabilities, context_tokens)
-        scratch = Scratch.create(needed_bytes, scratch_folders)
+        bytes_per_token = header.bytes_per_token()
+        one_slot_bytes = estimated_bytes(context_tokens, bytes_per_token)
+        scratch = Scratch.create(one_slot_bytes, scratch_folders)
         try:
-            fingerprint = await in_thread(_fingerprint, path)
-            engine = await Engine.start(settings, scratch.folder)
+            return cls(
+                settings=settings,
+                bytes_per_token=bytes_per_token,
+                fingerprint=await in_thread(fingerprint, path),
+                scratch=scratch,
+                engine=await Engine.start(settings, scratch.folder),
+                silence_timeout_s=silence_timeout_s,
+            )
         except BaseException:
             scratch.remove()
             raise
-        return cls(
-            settings=settings,
-            capabilities=capabilities,
-            fingerprint=fingerprint,
-            scratch=scratch,
-            engine=engine,
-            silence_timeout_s=silence_timeout_s,
-        )
 
     @property
     def capabilities(self) -> Capabilities:
@@ -148,38 +140,40 @@ class LlamaBackend:
         self._check_slot(slot)
         room = self._room(request)
         transcript = Transcript()
-        last: Event | None = None
-        text = ""
         async with self._settled(slot), self._events(slot, request, 0) as events:
-            async for last in events:
-                text += transcript.add(last).text
-        assert last is not None and last.timings is not None
+            async for event in events:
+                transcript.add(event)
+        timings = transcript.last.timings
+        if timings is None:
+            raise EngineLost(f"the engine says nothing of its prefill on slot {slot}")
         return Prefilled(
-            computed_tokens=last.timings.prompt_n,
-            reused_tokens=last.timings.cache_n,
-            busy_s=last.timings.prompt_ms / 1000,
-            first=_first(transcript, text, last, room, request.sampling),
+            computed_tokens=timings.prompt_n,
+            reused_tokens=timings.cache_n,
+            busy_s=timings.prompt_ms / 1000,
+            first=first_chunk(transcript, room, request.sampling),
         )
 
     async def decode(
         self, slot: int, request: Request, prefilled: Prefilled
     ) -> AsyncGenerator[Chunk, None]:
-        """Sample what follows ``prefilled.first``, at most ``max_tokens`` in all."""
+        """Sample what follows ``prefilled.first``, at most ``max_tokens`` in all.
+
+        Close it (``aclosing``) if it is not read to its end: only then does the server
+        stop, and only afterwards may the slot be used again.
+        """
         self._check_slot(slot)
         first = prefilled.first
         if first is not None and first.finish is not None:
             return
-        request, left = _continuation(request, self._room(request), first)
+        request, left = continuation(request, self._room(request), first)
         transcript = Transcript()
-        last: Event | None = None
         async with self._settled(slot):
             async with self._events(slot, request, left) as events:
-                async for last in events:
-                    chunk = transcript.add(last)
+                async for event in events:
+                    chunk = transcript.add(event)
                     if chunk.token_ids or chunk.text:
                         yield chunk
-            assert last is not None
-            end = await self._end(slot, request, transcript, last)
+            end = await self._end(slot, request, transcript)
         yield end
 
     async def export_kv(self, slot: int, key: str, token_ids: Sequence[int]) -> KVState:
@@ -209,7 +203,7 @@ class LlamaBackend:
                 restored = await self._client.restore(slot, path.name)
             except Refused as error:
                 raise ImportRefused(
-                    f"the engine refused state {state.manifest.key!r}: {error}"
+                    f"state {state.manifest.key!r} can't be loaded: {error}"
                 ) from error
             if (restored.n_restored, restored.n_read) != (len(token_ids), length_bytes):
                 raise ImportRefused(
@@ -273,7 +267,7 @@ class LlamaBackend:
             )
 
     def _check_space(self, tokens: int) -> None:
-        needed_bytes = _file_bytes(self._capabilities, tokens)
+        needed_bytes = estimated_bytes(tokens, self._capabilities.bytes_per_token)
         free_bytes = self._scratch.free_bytes()
         if needed_bytes > free_bytes:
             raise ExportFailed(
@@ -308,8 +302,8 @@ class LlamaBackend:
                 yield events
         except Refused as error:
             if error.refusal.type == "exceed_context_size_error":
-                raise ContextTooLong(f"the engine says: {error}") from error
-            raise EngineLost(f"the engine refused the request: {error}") from error
+                raise ContextTooLong(str(error)) from error
+            raise
 
     @asynccontextmanager
     async def _settled(self, slot: int) -> AsyncGenerator[None, None]:
@@ -334,24 +328,20 @@ class LlamaBackend:
                     saved = await self._client.save(slot, path.name)
                 except Refused as error:
                     raise ExportFailed(
-                        f"the engine can't save slot {slot}: {error}"
+                        f"slot {slot} can't be saved: {error}"
                     ) from error
             yield path, saved
 
-    async def _end(
-        self, slot: int, request: Request, transcript: Transcript, last: Event
-    ) -> Chunk:
-        """Return the last chunk, with whatever the stream has withheld."""
+    async def _end(self, slot: int, request: Request, transcript: Transcript) -> Chunk:
+        """Return the last chunk, with whatever the stream has left out."""
         missing: tuple[int, ...] = ()
         if transcript.missing:
             missing = await self._missing_ids(slot, request, transcript)
         text = ""
-        if _stop_strings(request.sampling) and last.stop_type != "word":
-            # What looked like the start of a stop string and was none stays unsent.
-            ids = (*transcript.streamed_ids, *missing)[transcript.silent_from :]
-            ids = ids[:-1] if last.stop_type == "eos" else ids
-            text = await self._client.detokenize(ids) if ids else ""
-        return Chunk(token_ids=missing, text=text, finish=finish_reason(last))
+        if wants_stop_strings(request.sampling):
+            withheld = transcript.withheld((*transcript.streamed_ids, *missing))
+            text = await self._client.detokenize(withheld) if withheld else ""
+        return Chunk(token_ids=missing, text=text, finish=transcript.finish)
 
     async def _missing_ids(
         self, slot: int, request: Request, transcript: Transcript
@@ -360,8 +350,11 @@ class LlamaBackend:
         known = [*request.prompt, *transcript.streamed_ids]
         held = known
         if transcript.missing > 1 or transcript.last_id is not None:
-            async with self._saved(slot) as (path, _):
-                held = await in_thread(read_token_ids, path)
+            try:
+                async with self._saved(slot) as (path, _):
+                    held = await in_thread(read_token_ids, path)
+            except ExportFailed as error:
+                raise EngineLost(f"sampled tokens are lost: {error}") from error
         expected = len(request.prompt) + transcript.sampled - 1
         if len(held) != expected or held[: len(known)] != known[:expected]:
             raise EngineLost(
@@ -373,47 +366,3 @@ class LlamaBackend:
             # Nobody has seen that token yet, so any draw of it is the first one.
             last_id = await self._client.sample_once(slot, held, request.sampling)
         return (*held[len(known) :], last_id)
-
-
-def _stop_strings(sampling: Sampling) -> bool:
-    return bool(sampling.stop) and not sampling.ignore_stop
-
-
-def _first(
-    transcript: Transcript, text: str, last: Event, room: int, sampling: Sampling
-) -> Chunk | None:
-    """Return the first token, or None where the decode has to ask for it again."""
-    if transcript.missing:
-        return None
-    finish: FinishReason | None = finish_reason(last)
-    if finish is FinishReason.LENGTH:
-        # A withheld text may be the start of a stop string, which only a request that
-        # sees both ends can recognise.
-        if not text and _stop_strings(sampling):
-            return None
-        finish = FinishReason.LENGTH if room == 1 else None
-    return Chunk(token_ids=tuple(transcript.streamed_ids), text=text, finish=finish)
-
-
-def _continuation(
-    request: Request, room: int, first: Chunk | None
-) -> tuple[Request, int]:
-    """Return the request that follows *first* and how much it may sample."""
-    if first is None:
-        return request, room
-    sampling = request.sampling
-    if sampling.seed is not None:
-        # The server starts its generator anew; the same seed would draw alike twice.
-        sampling = replace(sampling, seed=(sampling.seed + 1) & 0x7FFFFFFF)
-    prompt = (*request.prompt, *first.token_ids)
-    return replace(request, prompt=prompt, sampling=sampling), room - 1
-
-
-def _file_bytes(capabilities: Capabilities, tokens: int) -> int:
-    per_token = capabilities.bytes_per_token + _META_BYTES_PER_TOKEN
-    return tokens * per_token + _HEADER_BYTES
-
-
-def _fingerprint(path: Path) -> str:
-    with path.open("rb") as file:
-        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"

@@ -13,7 +13,7 @@ import httpx
 import msgspec
 
 from ..backend import Message, Sampling
-from ..errors import EngineLost
+from ..errors import BackendError, EngineLost
 
 _EVENT: Final = "data: "
 _T = TypeVar("_T")
@@ -26,11 +26,11 @@ class Refusal(msgspec.Struct, frozen=True):
     type: str = ""
 
 
-class Refused(Exception):
-    """The server understood the request and refused it."""
+class Refused(BackendError):
+    """The server is well and refused the request."""
 
     def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.message)
+        super().__init__(f"the engine refused: {refusal.message}")
         self.refusal = refusal
 
 
@@ -185,9 +185,9 @@ class LlamaClient:
     async def _post(self, path: str, body: dict[str, Any], answer: type[_T]) -> _T:
         async with self._explained():
             response = await self._http.post(path, json=body)
-        if not response.is_success:
-            raise _refusal(response.content)
-        return msgspec.json.decode(response.content, type=answer)
+            if not response.is_success:
+                raise _refusal(response.content)
+            return msgspec.json.decode(response.content, type=answer)
 
     @asynccontextmanager
     async def _explained(self) -> AsyncGenerator[None, None]:
@@ -197,6 +197,8 @@ class LlamaClient:
             yield
         except httpx.TransportError as error:
             raise EngineLost(await self._explain()) from error
+        except msgspec.DecodeError as error:
+            raise EngineLost(f"the engine's answer can't be read: {error}") from error
 
 
 def _completion(

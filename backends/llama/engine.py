@@ -166,7 +166,7 @@ async def _wait_until_ready(child: _Child, settings: EngineSettings) -> Engine:
     with anyio.move_on_after(settings.start_timeout_s) as scope:
         # Left behind when cancelled, the thread ends with the child that it reads from.
         line = await anyio.to_thread.run_sync(
-            child.process.stdout.readline, abandon_on_cancel=True
+            _read_answer, child.process.stdout, abandon_on_cancel=True
         )
     if scope.cancelled_caught:
         raise EngineStartError(
@@ -183,6 +183,11 @@ async def _wait_until_ready(child: _Child, settings: EngineSettings) -> Engine:
     return Engine(
         url=answer["url"], build=answer["build"], process=child.process, log=child.log
     )
+
+
+def _read_answer(output: IO[bytes]) -> bytes:
+    # A library may have something to say on standard output first.
+    return next((line for line in output if line.startswith(b"{")), b"")
 
 
 async def _early_end(child: _Child, line: bytes) -> str:

@@ -24,6 +24,8 @@ FORMAT: Final = "llama-slot-file/4"
 _MAGIC: Final = 0x67677371  # 'ggsq'
 _VERSION: Final = 4
 _CELL_BYTES: Final = 12
+_TOKEN_ID_BYTES: Final = 4
+_HEADERS_BYTES: Final = 64 * 1024  # more than any model's layers need
 _U32: Final = struct.Struct("<I")
 _HEADER: Final = struct.Struct("<III")
 _STREAM: Final = struct.Struct("<IIII")
@@ -44,6 +46,12 @@ class SlotFile:
     layers: int
     row_bytes: int
     transposed: bool
+
+
+def estimated_bytes(tokens: int, bytes_per_token: int) -> int:
+    """Return how long the slot file of so many tokens is at most."""
+    per_token = bytes_per_token + _CELL_BYTES + _TOKEN_ID_BYTES
+    return tokens * per_token + _HEADERS_BYTES
 
 
 def parse(data: bytes | memoryview) -> SlotFile:

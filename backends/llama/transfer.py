@@ -4,6 +4,7 @@ Blocking code, to be run in a thread. A file never lies under the name that the 
 is given before it is whole, and none is left behind.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,12 @@ class Provenance:
     model: str
     engine: str
     layout: str
+
+
+def fingerprint(model_path: Path) -> str:
+    """Return what names the weights: the sha256 of the model file."""
+    with model_path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 def read_token_ids(path: Path) -> list[int]:

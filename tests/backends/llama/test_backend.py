@@ -13,7 +13,9 @@ import pytest
 import pytest_asyncio
 
 from kvalet.backends import (
+    BackendError,
     ContextTooLong,
+    EngineLost,
     ExportFailed,
     FinishReason,
     ImportRefused,
@@ -254,7 +256,7 @@ async def test_what_the_server_refuses_is_refused(backend: LlamaBackend) -> None
         token_ids=turn.held,
         payload=bytes(payload),
     )
-    with pytest.raises(ImportRefused, match="the engine refused"):
+    with pytest.raises(ImportRefused, match=r"the engine refused: .*No available"):
         await backend.import_kv(0, state, turn.held)
     again = await run_turn(backend, 0, PROMPT, 5)
     assert again.prefilled.reused_tokens == 0
@@ -306,6 +308,20 @@ async def test_no_slot_file_is_left_behind(
         task.cancel()
         await asyncio.wait([task])
     assert files(scratch_parent) == []
+
+
+async def test_a_state_that_does_not_fit_the_folder(backend: LlamaBackend) -> None:
+    """Too little space is noticed before the server runs into it."""
+    with pytest.raises(ExportFailed, match=r"has [0-9,]+ free"):
+        await backend.export_kv(0, "k", range(10**15))
+
+
+async def test_tokens_that_the_model_does_not_have(backend: LlamaBackend) -> None:
+    """A request that the server refuses is an error of that request alone."""
+    with pytest.raises(BackendError, match="invalid tokens") as caught:
+        await backend.prefill(0, Request(prompt=[100_000], max_tokens=1))
+    assert not isinstance(caught.value, EngineLost)
+    assert len((await run_turn(backend, 0, PROMPT, 2)).output) == 2
 
 
 async def test_text_is_only_text(backend: LlamaBackend) -> None:
