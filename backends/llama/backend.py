@@ -78,7 +78,7 @@ class LlamaBackend:
 
         ``context_tokens`` is per slot, by default 4096 or what the model was trained
         for. Output is the same token for token only at the same number of ``threads``.
-        Slot files go to the first of ``scratch_folders`` with room for one full slot,
+        Slot files go to the first of ``scratch_folders`` with room for two full slots,
         else to the system's folder for temporary files.
         """
         path = Path(model_path).absolute()
@@ -96,8 +96,9 @@ class LlamaBackend:
             start_timeout_s=start_timeout_s,
         )
         bytes_per_token = header.bytes_per_token()
-        one_slot_bytes = estimated_bytes(context_tokens, bytes_per_token)
-        scratch = Scratch.create(one_slot_bytes, scratch_folders)
+        # One file on its way out while another comes in.
+        moving_bytes = 2 * estimated_bytes(context_tokens, bytes_per_token)
+        scratch = Scratch.create(moving_bytes, scratch_folders)
         try:
             return cls(
                 settings=settings,

@@ -39,7 +39,7 @@ class Scratch:
             in_memory=False,
             note=(
                 f"slot files go through {parent}, not through memory: no tmpfs has "
-                f"the {needed_bytes:,} bytes free that one full slot takes"
+                f"the {needed_bytes:,} bytes free that two full slots take"
             ),
         )
 
