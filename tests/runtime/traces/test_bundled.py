@@ -33,10 +33,10 @@ def test_it_fits_a_small_model_and_a_short_time(trace: Trace) -> None:
     """Six sessions that a tiny model on one core replays in well under a minute."""
     assert len(trace.sessions) == 6
     assert trace.step_count == 24
-    assert 5000 <= trace.input_tokens <= 6000
-    assert trace.new_tokens <= 2000
-    assert trace.longest_context_tokens <= 420
-    assert all(6 <= (step.output_tokens or 0) <= 14 for step in trace.steps)
+    assert 3500 <= trace.input_tokens <= 4500
+    assert trace.new_tokens <= 1500
+    assert trace.longest_context_tokens <= 320
+    assert all(4 <= (step.output_tokens or 0) <= 14 for step in trace.steps)
 
 
 def test_it_holds_one_of_each_kind(trace: Trace) -> None:
