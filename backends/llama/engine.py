@@ -178,6 +178,9 @@ async def _wait_until_ready(child: _Child, settings: EngineSettings) -> Engine:
     except ValueError:
         raise EngineStartError(await _early_end(child, line)) from None
     if "error" in answer:
+        # Its log is complete when it has ended, and not before.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            await in_thread(child.process.wait, _STOP_S)
         words = _last_words(child.log, newest=False) or f": {answer['error']}"
         raise EngineStartError(f"the engine can't start{words}")
     return Engine(

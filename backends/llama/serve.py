@@ -25,7 +25,7 @@ def main() -> None:
     answer, server = _serve(settings)
     print(json.dumps(answer), flush=True)
     if server is None:
-        os._exit(1)
+        return  # an orderly end, in which the engine finishes its log
     # Nobody reads standard output from here on; a full pipe would stop the server.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     if not sys.stdin.buffer.read():
