@@ -10,9 +10,11 @@ from array import array
 
 def common_prefix_tokens(first: "array[int]", second: "array[int]") -> int:
     """Return the length of the common prefix; compares memory, not single ids."""
-    length = min(len(first), len(second))
+    if len(first) > len(second):
+        first, second = second, first
+    length = len(first)
     # Arrays of one type compare by memcmp; memoryviews would compare item by item.
-    if first[:length] == second[:length]:
+    if first == (second if len(second) == length else second[:length]):
         return length
     low, high = 0, length  # invariant: the first `low` tokens agree, `high` do not
     while high - low > 1:

@@ -103,17 +103,20 @@ class Conversation:
             raise SessionBusy(f"session {self.id!r} has a turn in progress")
         self.busy = True
 
-    async def encode(self, said: Append | Replace) -> "array[int]":
-        """Return the whole prompt as token ids."""
+    async def encode(self, said: Append | Replace) -> "tuple[array[int], int]":
+        """Return the whole prompt, and how many of its tokens lead ``tokens`` too."""
         if isinstance(said, Replace):
             messages = [_message(message) for message in said.messages]
-            return array("i", await self._tokenizer.encode_chat(messages))
+            prompt = array("i", await self._tokenizer.encode_chat(messages))
+            return prompt, common_prefix_tokens(self.tokens, prompt)
+        kept_tokens = self._kept_tokens(said.keep_tokens)
+        kept = self.tokens
+        if kept_tokens < len(kept):
+            kept = kept[:kept_tokens]
         new = said.prompt
         if isinstance(new, str):
             new = await self._tokenizer.encode(new)
-        prompt = self.tokens[: self._kept_tokens(said.keep_tokens)]
-        prompt.extend(new)
-        return prompt
+        return kept + (new if isinstance(new, array) else array("i", new)), kept_tokens
 
     def _kept_tokens(self, keep_tokens: int | None) -> int:
         if keep_tokens is None:
@@ -211,11 +214,11 @@ class Turn:
         conversation = self._conversation
         conversation.begin()
         try:
-            prompt = await conversation.encode(self._said)
+            prompt, prefix_tokens = await conversation.encode(self._said)
             request = Request(
                 prompt=prompt, max_tokens=self._max_tokens, sampling=self._sampling
             )
-            grant = self._submit(prompt)
+            grant = self._submit(prompt, prefix_tokens)
             try:
                 prefilled, grant_to_decode = await self._prefill(grant, request, prompt)
                 if grant_to_decode is None:  # one token was the whole answer
@@ -235,7 +238,7 @@ class Turn:
 
     # ---- the phases ------------------------------------------------------------------
 
-    def _submit(self, prompt: "array[int]") -> Grant:
+    def _submit(self, prompt: "array[int]", prefix_tokens: int) -> Grant:
         if not prompt:
             raise WrongInput("the prompt is empty")
         conversation = self._conversation
@@ -247,7 +250,7 @@ class Turn:
                 at_s=self._submitted_s,
                 session=conversation.id,
                 prompt_tokens=len(prompt),
-                prefix_tokens=common_prefix_tokens(conversation.tokens, prompt),
+                prefix_tokens=prefix_tokens,
                 max_output_tokens=self._max_tokens,
             )
         )

@@ -185,9 +185,9 @@ class Scheduler:
             if session.slot is None and held:
                 raise LedgerError(f"{session.id!r} holds {held} tokens without a slot")
             limit = session.copied_tokens if session.slot is None else held
-            if not session.copied_tokens <= session.kv_tokens <= limit:
+            if not session.copied_tokens <= session.held_tokens <= limit:
                 raise LedgerError(
-                    f"{session.id!r} has {session.kv_tokens} tokens of state, "
+                    f"{session.id!r} has {session.held_tokens} tokens of state, "
                     f"{session.copied_tokens} of them copied, and may have {limit}"
                 )
         if holders != self._ledger.holders:
@@ -271,6 +271,7 @@ class Scheduler:
                 self._enqueue(session, event)
             case PrefillDone():
                 self._prefilling.discard(session.id)
+                self._ledger.resize(session.id, _needed_tokens(session))
                 self._startable.append(session)
             case TurnAborted():
                 self._prefilling.discard(session.id)
@@ -315,7 +316,7 @@ class Scheduler:
         if session.turn is not None:
             self._startable.append(session)
         elif session.residency is Residency.RESIDENT and not session.departure_forced:
-            self._ledger.resize(session.id, session.kv_tokens)
+            self._ledger.resize(session.id, session.held_tokens)
             self._waiting.setdefault(session.id, session)
         elif session.residency is Residency.ABSENT and session.slot is not None:
             session.departure = Departure.DROP
@@ -367,7 +368,7 @@ class Scheduler:
             at_s=now_s,
             session=session.id,
             slot=session.slot,
-            kv_tokens=session.kv_tokens,
+            kv_tokens=session.held_tokens,
         )
         session.apply(event)
         self._moving.add(session.id)
@@ -420,21 +421,19 @@ class Scheduler:
         return False
 
     def _growth(self, session: Session) -> int:
-        assert session.turn is not None
-        return session.turn.tokens - self._ledger.held_tokens(session.id)
+        return _needed_tokens(session) - self._ledger.held_tokens(session.id)
 
     def _fits(self, session: Session) -> bool:
         slot_free = session.slot is not None or self._ledger.free_slots > 0
         return slot_free and self._growth(session) <= self._ledger.free_tokens
 
     def _take(self, session: Session, head: Head, draft: _Draft, now_s: float) -> None:
-        assert session.turn is not None
         self._queue.remove(session.id)
         slot = session.slot
         if slot is None:
-            slot = self._ledger.open(session.id, session.turn.tokens)
+            slot = self._ledger.open(session.id, _needed_tokens(session))
         else:
-            self._ledger.resize(session.id, session.turn.tokens)
+            self._ledger.resize(session.id, _needed_tokens(session))
         admitted = TurnAdmitted(
             at_s=now_s, session=session.id, slot=slot, forced=head.forced
         )
@@ -515,7 +514,10 @@ class Scheduler:
             assert session.slot is not None
             kind = PrefillStarted if session.phase is Phase.PREFILL else DecodeStarted
             event = kind(at_s=now_s, session=session.id, slot=session.slot)
+            had_copy = session.copied_tokens > 0
             session.apply(event)
+            if had_copy and session.copied_tokens == 0:
+                self._useless_copies.append(session)
             self._running += 1
             draft.start.append(event)
 
@@ -525,6 +527,12 @@ class Scheduler:
         if aged_s is not None and aged_s > now_s:
             times.append(aged_s)
         return min(times, default=None)
+
+
+def _needed_tokens(session: Session) -> int:
+    """What the turn may come to; an edited state holds its full length until then."""
+    assert session.turn is not None
+    return max(session.turn.tokens, session.held_tokens)
 
 
 def _rank(session: Session) -> Rank:

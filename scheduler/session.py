@@ -14,8 +14,11 @@ Three rules couple them:
 * SETTLE: after every event, a waiting session is TOOL if a call is open and IDLE if
   none is; a PARKED session whose copy is gone is ABSENT.
 
-``kv_tokens`` counts the tokens of valid state, wherever they are; ``copied_tokens`` is
-how many of them the store holds too. A session is *clean* when both agree.
+``held_tokens`` counts the tokens of the state, wherever it is; ``copied_tokens`` is how
+many of them the store holds too, and a session is *clean* when both agree.
+``kv_tokens`` is how many of them lead the coming prompt: all, unless the history was
+edited. An edited state is still worth its prefix, so it is restored like any other; the
+prefill then overwrites the rest, and from there on an older copy is of no use.
 
     >>> s = Session(id=SessionId("a"))
     >>> s.apply(TurnSubmitted(at_s=0, session=s.id, prompt_tokens=9, prefix_tokens=0,
@@ -166,6 +169,7 @@ class Session:
     phase: Phase = Phase.IDLE
     residency: Residency = Residency.ABSENT
     slot: int | None = None
+    held_tokens: int = 0
     kv_tokens: int = 0
     copied_tokens: int = 0
     turn: Turn | None = None
@@ -198,7 +202,7 @@ class Session:
     @property
     def clean(self) -> bool:
         """Whether the store holds all of its state."""
-        return self.copied_tokens == self.kv_tokens
+        return self.copied_tokens == self.held_tokens
 
     def apply(self, event: Event) -> None:
         """Move as the tables say; raise IllegalMove where they say nothing."""
@@ -244,13 +248,17 @@ class Session:
                 self.slot = event.slot
                 self.departure = None
                 self.departure_forced = False
-            case PrefillStarted() | DecodeStarted():
+            case PrefillStarted():
+                self._turn().running = True
+                if self.copied_tokens > self.kv_tokens:
+                    self.copied_tokens = 0
+            case DecodeStarted():
                 self._turn().running = True
             case PrefillDone():
                 self._turn().running = False
-                self.kv_tokens = self._turn().prompt_tokens
+                self.held_tokens = self.kv_tokens = self._turn().prompt_tokens
             case DecodeDone():
-                self.kv_tokens = event.kv_tokens
+                self.held_tokens = self.kv_tokens = event.kv_tokens
                 self.turn = None
             case TurnAborted() | TurnRejected():
                 self._abort()
@@ -259,16 +267,15 @@ class Session:
             case ToolEnded():
                 self._end_call(event)
             case Copied():
-                # An edit during the copy can make it longer than what is still valid.
-                whole = event.kv_tokens <= self.kv_tokens
-                self.copied_tokens = event.kv_tokens if whole else 0
+                self.copied_tokens = event.kv_tokens
             case RestoreStarted():
                 self.slot = event.slot
             case Released():
                 self.slot = None
                 self.departure = None
                 self.departure_forced = False
-                self.kv_tokens = self.copied_tokens
+                self.held_tokens = self.copied_tokens
+                self.kv_tokens = min(self.kv_tokens, self.held_tokens)
             case RestoreFailed() | CopyLost() | CopyForgotten():
                 self.copied_tokens = 0
             case SessionClosed():
@@ -290,16 +297,17 @@ class Session:
         )
         self.departure = None
         self.departure_forced = False
-        self.kv_tokens = min(self.kv_tokens, event.prefix_tokens)
-        if self.copied_tokens > self.kv_tokens:
-            self.copied_tokens = 0  # a copy of an edited history is of no use
+        self.kv_tokens = min(self.held_tokens, event.prefix_tokens)
+        if self.kv_tokens == 0:
+            self.copied_tokens = 0  # nothing of it would be reused
 
     def _abort(self) -> None:
         turn = self._turn()
         if turn.running:  # nobody knows what the slot holds now
-            self.kv_tokens = self.copied_tokens
+            self.held_tokens = self.copied_tokens
             self.departure = Departure.DROP
             self.departure_forced = True
+        self.kv_tokens = self.held_tokens
         self.turn = None
 
     def _end_call(self, event: ToolEnded) -> None:
@@ -320,4 +328,4 @@ class Session:
         if self.residency is Residency.PARKED and self.copied_tokens == 0:
             self.residency = Residency.ABSENT
         if self.residency is Residency.ABSENT:
-            self.kv_tokens = 0
+            self.held_tokens = self.kv_tokens = 0

@@ -193,6 +193,8 @@ class _Agent:
         async with turn as chunks:
             previous_s: float | None = None
             async for chunk in chunks:
+                if not chunk.token_ids:  # text of tokens that come with a later chunk
+                    continue
                 now_s = anyio.current_time()
                 if previous_s is not None:
                     self._crowd.measure.tokens_came(

@@ -163,15 +163,15 @@ async def test_a_state_too_large_for_the_store_stays() -> None:
 
 
 @virtual
-async def test_an_edited_history_makes_the_copy_useless() -> None:
-    """A copy that is longer than what is kept is forgotten, in the store as well."""
+async def test_an_edited_history_reuses_its_prefix() -> None:
+    """Parked state is restored for what it shares; then the old copy is forgotten."""
     async with open_world() as world:
         session = world.session("a")
         await ask(session, 100)
         await use_tool(session, 50)
         assert await world.stored_bytes() == 1040
         reply = await session.turn([2] * 10, max_tokens=5, keep_tokens=50)
-        assert (reply.usage.prompt_tokens, reply.usage.reused_tokens) == (60, 0)
+        assert (reply.usage.prompt_tokens, reply.usage.reused_tokens) == (60, 50)
         await world.rest()
         assert await world.stored_bytes() == 0
 

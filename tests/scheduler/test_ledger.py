@@ -12,7 +12,7 @@ A, B = SessionId("a"), SessionId("b")
 def test_slots_are_given_lowest_first() -> None:
     """Runs repeat because the lowest free slot is always the next one."""
     ledger = Ledger(slots=3, kv_tokens=30)
-    assert [0, 1] == [ledger.open(A, 1), ledger.open(B, 1)]
+    assert [ledger.open(A, 1), ledger.open(B, 1)] == [0, 1]
     ledger.close(A)
     assert ledger.open(SessionId("c"), 1) == 0
 

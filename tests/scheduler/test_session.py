@@ -50,6 +50,7 @@ class State(NamedTuple):
     running: bool | None
     slot: int | None
     calls: int
+    held_tokens: int
     kv_tokens: int
     copied_tokens: int
     closed: bool
@@ -64,6 +65,7 @@ def state_of(session: Session) -> State:
         running=None if turn is None else turn.running,
         slot=session.slot,
         calls=len(session.open_calls),
+        held_tokens=session.held_tokens,
         kv_tokens=session.kv_tokens,
         copied_tokens=session.copied_tokens,
         closed=session.closed,
@@ -75,8 +77,8 @@ def events(session: Session) -> Iterator[Event]:
 
     Prompts grow to 4 tokens and are then edited down, so that the figures are finite.
     """
-    prompt = min(session.kv_tokens + 1, 4)
-    for prefix in {0, 1, session.kv_tokens}:
+    prompt = min(session.held_tokens + 1, 4)
+    for prefix in {0, 1, session.held_tokens}:
         yield TurnSubmitted(
             at_s=0,
             session=S,
@@ -94,20 +96,20 @@ def events(session: Session) -> Iterator[Event]:
         yield ToolEnded(
             at_s=0, session=S, call=call, tool="Bash", seconds=1, status="ok"
         )
-    kv = session.kv_tokens
+    held = session.held_tokens
     yield PrefillDone(
         at_s=0, session=S, computed_tokens=1, reused_tokens=0, expected_tokens=0
     )
     prompt_tokens = 0 if session.turn is None else session.turn.prompt_tokens
     yield DecodeDone(at_s=0, session=S, output_tokens=1, kv_tokens=prompt_tokens)
     for moved in (Copied, Restored):
-        yield moved(at_s=0, session=S, kv_tokens=kv, nbytes=1, seconds=1, tier="host")
+        yield moved(at_s=0, session=S, kv_tokens=held, nbytes=1, seconds=1, tier="host")
     slot = 1 if session.slot is None else session.slot
     yield TurnAdmitted(at_s=0, session=S, slot=slot, forced=False)
     for started in (PrefillStarted, DecodeStarted):
         yield started(at_s=0, session=S, slot=slot)
     for move in (CopyStarted, RestoreStarted):
-        yield move(at_s=0, session=S, slot=slot, kv_tokens=kv)
+        yield move(at_s=0, session=S, slot=slot, kv_tokens=held)
     yield Released(at_s=0, session=S, slot=slot, kept_tokens=session.copied_tokens)
 
 
@@ -194,14 +196,32 @@ def test_state_on_the_accelerator_has_a_slot(graph: Graph) -> None:
             assert Released in moves
 
 
-def test_copies_never_exceed_what_is_valid(graph: Graph) -> None:
-    """There are at most as many copied tokens as valid ones, and none without state."""
+def test_figures_agree_with_each_other(graph: Graph) -> None:
+    """Copied and valid tokens are held tokens; parked state is wholly in the store."""
     for state in graph:
-        assert 0 <= state.copied_tokens <= state.kv_tokens
+        assert 0 <= state.copied_tokens <= state.held_tokens
+        assert 0 <= state.kv_tokens <= state.held_tokens
+        if state.admitted is None:
+            assert state.kv_tokens == state.held_tokens
         if state.residency is Residency.ABSENT:
-            assert state.kv_tokens == 0
+            assert state.held_tokens == 0
         if state.residency is Residency.PARKED:
-            assert state.copied_tokens == state.kv_tokens > 0
+            assert state.copied_tokens == state.held_tokens > 0
+
+
+def test_an_edited_prefix_survives_its_restore(graph: Graph) -> None:
+    """Parked state that shares only a prefix with the prompt is restored for it."""
+    assert any(
+        RestoreStarted in moves and 0 < state.kv_tokens < state.held_tokens
+        for state, moves in graph.items()
+    )
+
+
+def test_a_copy_of_overwritten_state_is_gone(graph: Graph) -> None:
+    """Once the prefill of an edited prompt runs, no copy is longer than its prefix."""
+    for moves in graph.values():
+        for after in moves.get(PrefillStarted, ()):
+            assert after.copied_tokens <= after.kv_tokens
 
 
 def test_a_waiting_session_is_in_a_tool_exactly_while_a_call_is_open(
