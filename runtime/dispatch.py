@@ -158,10 +158,8 @@ class Dispatch:
         return grant
 
     def abandon(self, session: SessionId) -> None:
-        """Forget the grant of a turn that has been given up."""
-        grant = self._grants.pop(session, None)
-        if grant is not None:
-            grant.withdraw()
+        """Expect no start of *session* any more: its turn has been given up."""
+        self._grants.pop(session, None)
 
     def close(self) -> None:
         """Stop planning; whoever still waits for a grant gets SessionEnded."""

@@ -32,6 +32,7 @@ from ..scheduler import (
 )
 from .dispatch import Dispatch, Grant
 from .errors import SessionBusy, SessionEnded, Unsupported, WrongInput
+from .slots import Place
 
 ChatMessage = Message | Mapping[str, str]
 
@@ -160,6 +161,7 @@ class Turn:
         self._max_tokens = max_tokens
         self._sampling = sampling
         self._chunks: AsyncGenerator[Chunk, None] | None = None
+        self._grant: Grant | None = None
         self._output: list[int] = []
         self._finish = FinishReason.LENGTH
         self._submitted_s = self._started_s = self._first_s = self._ended_s = 0.0
@@ -218,17 +220,18 @@ class Turn:
             request = Request(
                 prompt=prompt, max_tokens=self._max_tokens, sampling=self._sampling
             )
-            grant = self._submit(prompt, prefix_tokens)
+            self._submit(prompt, prefix_tokens)
             try:
-                prefilled, grant_to_decode = await self._prefill(grant, request, prompt)
-                if grant_to_decode is None:  # one token was the whole answer
-                    assert prefilled.first is not None
+                prefilled = await self._prefill(request, prompt)
+                if prefilled.first is not None:
                     yield prefilled.first
-                    return
-                chunks = self._decode(grant_to_decode, request, prefilled)
-                async with contextlib.aclosing(chunks):
+                    if prefilled.first.finish is not None:
+                        return  # one token was the whole answer
+                slot, place = await self._granted()
+                chunks = self._dispatch.backend.decode(slot, request, prefilled)
+                async with place, contextlib.aclosing(chunks):
                     async for chunk in chunks:
-                        yield chunk
+                        yield self._note(chunk)
                 self._dispatch.happen(self._decode_done(prompt))
             except BaseException as error:
                 self._abort(error)
@@ -238,13 +241,13 @@ class Turn:
 
     # ---- the phases ------------------------------------------------------------------
 
-    def _submit(self, prompt: "array[int]", prefix_tokens: int) -> Grant:
+    def _submit(self, prompt: "array[int]", prefix_tokens: int) -> None:
         if not prompt:
             raise WrongInput("the prompt is empty")
         conversation = self._conversation
         self._prompt_tokens = len(prompt)
         self._submitted_s = self._now_s()
-        grant = self._dispatch.expect(conversation.id)
+        self._grant = self._dispatch.expect(conversation.id)
         self._dispatch.happen(
             TurnSubmitted(
                 at_s=self._submitted_s,
@@ -254,14 +257,15 @@ class Turn:
                 max_output_tokens=self._max_tokens,
             )
         )
-        return grant
 
-    async def _prefill(
-        self, grant: Grant, request: Request, prompt: "array[int]"
-    ) -> tuple[Prefilled, Grant | None]:
-        """Compute the prompt; return what came of it and the next grant, if any."""
+    async def _granted(self) -> tuple[int, Place]:
+        assert self._grant is not None
+        return await self._grant.wait()
+
+    async def _prefill(self, request: Request, prompt: "array[int]") -> Prefilled:
+        """Compute the prompt and say so; what follows it is granted by then."""
         conversation = self._conversation
-        slot, place = await grant.wait()
+        slot, place = await self._granted()
         async with place:
             self._started_s = self._now_s()
             held = self._dispatch.scheduler.session(conversation.id).kv_tokens
@@ -278,25 +282,14 @@ class Turn:
                 expected_tokens=min(held, len(prompt) - 1),
             )
             first = prefilled.first
-            if first is not None and first.finish is not None:
+            if first is not None:
                 self._note(first)
+            if first is not None and first.finish is not None:
                 self._dispatch.happen_all(done, self._decode_done(prompt))
-                return prefilled, None
-            grant = self._dispatch.expect(conversation.id)
-            self._dispatch.happen(done)
-            return prefilled, grant
-
-    async def _decode(
-        self, grant: Grant, request: Request, prefilled: Prefilled
-    ) -> AsyncGenerator[Chunk, None]:
-        if prefilled.first is not None:
-            yield self._note(prefilled.first)
-        slot, place = await grant.wait()
-        async with place:
-            chunks = self._dispatch.backend.decode(slot, request, prefilled)
-            async with contextlib.aclosing(chunks):
-                async for chunk in chunks:
-                    yield self._note(chunk)
+            else:
+                self._grant = self._dispatch.expect(conversation.id)
+                self._dispatch.happen(done)
+        return prefilled
 
     def _decode_done(self, prompt: "array[int]") -> DecodeDone:
         """Take the answer into the conversation and say that the turn has ended."""
@@ -322,6 +315,8 @@ class Turn:
         """Tell the scheduler that the turn is over, unless it knows."""
         id = self._conversation.id
         self._dispatch.abandon(id)
+        if self._grant is not None:
+            self._grant.withdraw()
         with contextlib.suppress(SessionEnded, UnknownSession):
             if self._dispatch.scheduler.session(id).turn is not None:
                 reason = f"{type(error).__name__}: {error}".rstrip(": ")
