@@ -46,3 +46,31 @@ class Plan:
             or self.restore
             or self.start
         )
+
+
+class Draft:
+    """A plan in the making: the same fields, as lists."""
+
+    __slots__ = ("admit", "copy", "forget", "reject", "release", "restore", "start")
+
+    def __init__(self) -> None:
+        self.reject: list[TurnRejected] = []
+        self.release: list[Released] = []
+        self.forget: list[CopyForgotten] = []
+        self.copy: list[CopyStarted] = []
+        self.admit: list[TurnAdmitted] = []
+        self.restore: list[RestoreStarted] = []
+        self.start: list[PrefillStarted | DecodeStarted] = []
+
+    def finish(self, wake_at_s: float | None) -> Plan:
+        """Return the plan."""
+        return Plan(
+            reject=tuple(self.reject),
+            release=tuple(self.release),
+            forget=tuple(self.forget),
+            copy=tuple(self.copy),
+            admit=tuple(self.admit),
+            restore=tuple(self.restore),
+            start=tuple(self.start),
+            wake_at_s=wake_at_s,
+        )

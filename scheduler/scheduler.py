@@ -47,9 +47,10 @@ from .events import (
     TurnSubmitted,
 )
 from .ledger import Capacity, Ledger
-from .plan import Plan
+from .plan import Draft, Plan
 from .policy import Policy
 from .queue import AdmissionQueue, Head, Rank
+from .room import Lack, choose_victims
 from .session import Departure, Phase, Residency, Session, Turn
 
 
@@ -76,31 +77,6 @@ class SchedulerSettings:
 
 
 _NOTHING = Plan()
-
-
-@dataclass(slots=True, eq=False)
-class _Draft:
-    """The plan in the making."""
-
-    reject: list[TurnRejected]
-    release: list[Released]
-    forget: list[CopyForgotten]
-    copy: list[CopyStarted]
-    admit: list[TurnAdmitted]
-    restore: list[RestoreStarted]
-    start: list[PrefillStarted | DecodeStarted]
-
-    def finish(self, wake_at_s: float | None) -> Plan:
-        return Plan(
-            reject=tuple(self.reject),
-            release=tuple(self.release),
-            forget=tuple(self.forget),
-            copy=tuple(self.copy),
-            admit=tuple(self.admit),
-            restore=tuple(self.restore),
-            start=tuple(self.start),
-            wake_at_s=wake_at_s,
-        )
 
 
 class Scheduler:
@@ -223,7 +199,7 @@ class Scheduler:
             wake_at_s = self._timers[0][0] if self._timers else None
             if wake_at_s is None or wake_at_s > now_s:
                 return _NOTHING if wake_at_s is None else Plan(wake_at_s=wake_at_s)
-        draft = _Draft([], [], [], [], [], [], [])
+        draft = Draft()
         self._reject_hopeless(draft, now_s)
         self._let_go_due(draft, now_s)
         self._start_ready(draft, now_s)
@@ -325,7 +301,7 @@ class Scheduler:
 
     # ---- letting go ------------------------------------------------------------------
 
-    def _let_go_due(self, draft: _Draft, now_s: float) -> None:
+    def _let_go_due(self, draft: Draft, now_s: float) -> None:
         while self._timers and self._timers[0][0] <= now_s:
             _, _, session, waits, departure = heapq.heappop(self._timers)
             if session.waits == waits and session.phase is Phase.TOOL:
@@ -333,7 +309,7 @@ class Scheduler:
         while self._leaving:
             self._let_go(self._leaving.popleft(), draft, now_s)
 
-    def _let_go(self, session: Session, draft: _Draft, now_s: float) -> None:
+    def _let_go(self, session: Session, draft: Draft, now_s: float) -> None:
         if session.closed:
             session.departure = Departure.DROP
         if session.departure is not None and session.untouched:
@@ -347,7 +323,7 @@ class Scheduler:
         if session.closed and session.slot is None:
             self._bury(session, draft, now_s)
 
-    def _release(self, session: Session, draft: _Draft, now_s: float) -> None:
+    def _release(self, session: Session, draft: Draft, now_s: float) -> None:
         assert session.slot is not None
         event = Released(
             at_s=now_s,
@@ -362,7 +338,7 @@ class Scheduler:
             self._queue.rerank(session.id, _rank(session))
         draft.release.append(event)
 
-    def _copy(self, session: Session, draft: _Draft, now_s: float) -> None:
+    def _copy(self, session: Session, draft: Draft, now_s: float) -> None:
         assert session.slot is not None
         event = CopyStarted(
             at_s=now_s,
@@ -374,13 +350,13 @@ class Scheduler:
         self._moving.add(session.id)
         draft.copy.append(event)
 
-    def _bury(self, session: Session, draft: _Draft, now_s: float) -> None:
+    def _bury(self, session: Session, draft: Draft, now_s: float) -> None:
         if self._sessions.pop(session.id, None) is None:
             return
         if session.copied_tokens:
             draft.forget.append(CopyForgotten(at_s=now_s, session=session.id))
 
-    def _forget_useless(self, draft: _Draft, now_s: float) -> None:
+    def _forget_useless(self, draft: Draft, now_s: float) -> None:
         for session in self._useless_copies:
             # A newer copy, made or in the making, lives under the same key.
             newer = session.copied_tokens or session.residency is Residency.PARKING
@@ -390,7 +366,7 @@ class Scheduler:
 
     # ---- admission -------------------------------------------------------------------
 
-    def _reject_hopeless(self, draft: _Draft, now_s: float) -> None:
+    def _reject_hopeless(self, draft: Draft, now_s: float) -> None:
         limit = min(self._capacity.context_tokens, self._capacity.kv_tokens)
         for session, turn in self._hopeless:
             if session.turn is not turn:
@@ -406,7 +382,7 @@ class Scheduler:
             draft.reject.append(event)
         self._hopeless.clear()
 
-    def _admit_fitting(self, draft: _Draft, now_s: float) -> bool:
+    def _admit_fitting(self, draft: Draft, now_s: float) -> bool:
         """Admit from the head on; return whether memory stopped it."""
         while len(self._prefilling) < self._settings.max_prefills:
             head = self._queue.head(now_s)
@@ -427,7 +403,7 @@ class Scheduler:
         slot_free = session.slot is not None or self._ledger.free_slots > 0
         return slot_free and self._growth(session) <= self._ledger.free_tokens
 
-    def _take(self, session: Session, head: Head, draft: _Draft, now_s: float) -> None:
+    def _take(self, session: Session, head: Head, draft: Draft, now_s: float) -> None:
         self._queue.remove(session.id)
         slot = session.slot
         if slot is None:
@@ -445,9 +421,7 @@ class Scheduler:
         if session.residency is Residency.PARKED:
             self._restore(session, slot, draft, now_s)
 
-    def _restore(
-        self, session: Session, slot: int, draft: _Draft, now_s: float
-    ) -> None:
+    def _restore(self, session: Session, slot: int, draft: Draft, now_s: float) -> None:
         event = RestoreStarted(
             at_s=now_s, session=session.id, slot=slot, kv_tokens=session.copied_tokens
         )
@@ -458,7 +432,7 @@ class Scheduler:
     # ---- making room -----------------------------------------------------------------
 
     def _make_room(
-        self, session: Session, head: Head, draft: _Draft, now_s: float
+        self, session: Session, head: Head, draft: Draft, now_s: float
     ) -> None:
         """Let victims go until *session* fits or nobody is left who may be asked.
 
@@ -466,30 +440,25 @@ class Scheduler:
         turn past the age bound, or when nothing is in progress that could end the
         deadlock of everyone holding and waiting.
         """
-        tokens, slots = self._arriving()
-        lacking_tokens = self._growth(session) - self._ledger.free_tokens - tokens
-        lacking_slots = (session.slot is None) - self._ledger.free_slots - slots
         stuck = not (self._running or self._moving or self._prefilling)
-        victims: list[Session] = []
-        for victim in self._candidates(session, stuck or head.forced, now_s):
-            if lacking_tokens <= 0 and lacking_slots <= 0:
-                break
-            victims.append(victim)
-            lacking_tokens -= self._ledger.held_tokens(victim.id)
-            lacking_slots -= 1
-        for victim in victims:
+        candidates = self._candidates(session, stuck or head.forced, now_s)
+        for victim in choose_victims(candidates, self._lack(session), self._ledger):
             victim.departure = self._policy.departure
             victim.departure_forced = True
             self._let_go(victim, draft, now_s)
 
-    def _arriving(self) -> tuple[int, int]:
-        """KV tokens and slots that copies in progress are going to free."""
+    def _lack(self, session: Session) -> Lack:
+        """Return what *session* lacks beyond what copies in progress will free."""
         leaving = [
-            session
-            for session in map(self._sessions.__getitem__, self._moving)
-            if session.departure is not None
+            moving.id
+            for moving in map(self._sessions.__getitem__, self._moving)
+            if moving.departure is not None
         ]
-        return sum(self._ledger.held_tokens(s.id) for s in leaving), len(leaving)
+        coming = sum(map(self._ledger.held_tokens, leaving))
+        return Lack(
+            tokens=self._growth(session) - self._ledger.free_tokens - coming,
+            slots=(session.slot is None) - self._ledger.free_slots - len(leaving),
+        )
 
     def _candidates(
         self, head: Session, queue_too: bool, now_s: float
@@ -506,7 +475,7 @@ class Scheduler:
 
     # ---- starting --------------------------------------------------------------------
 
-    def _start_ready(self, draft: _Draft, now_s: float) -> None:
+    def _start_ready(self, draft: Draft, now_s: float) -> None:
         while self._startable:
             session = self._startable.popleft()
             if not session.ready:

@@ -5,7 +5,7 @@ So the manifest names everything that must agree before an engine may see the by
 (weights, engine build, layout, the token ids) and carries a checksum per segment.
 
     >>> state = KVState.seal(
-    ...     key="s1", model="m", engine="e", layout="rows", token_ids=[1, 2], payload=b"kv"
+    ...     key="s1", model="m", engine="e", layout="r", token_ids=[1, 2], payload=b"kv"
     ... )
     >>> state.verify()
     >>> state.manifest.token_count
@@ -104,7 +104,7 @@ class KVState:
         return cls(manifest=manifest, payloads=(payload,))
 
     def verify(self) -> None:
-        """Compare every payload with its segment; raise StateCorrupt on a difference."""
+        """Compare every payload with its segment; raise StateCorrupt if they differ."""
         manifest = self.manifest
         if len(self.payloads) != len(manifest.segments):
             raise StateCorrupt(
