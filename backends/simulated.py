@@ -16,8 +16,6 @@ from array import array
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
-import anyio
-
 from ..state_store import KVState, StateStoreError, hash_token_ids
 from .backend import Capabilities, Chunk, FinishReason, Prefilled, Request
 from .errors import BackendError, ContextTooLong, ExportFailed, ImportRefused
@@ -95,8 +93,8 @@ class SimulatedBackend:
             bytes_per_token=self._accelerator.bytes_per_token,
         )
         self._slots = [_Slot() for _ in range(slots)]
-        self._compute = anyio.Semaphore(1, fast_acquire=True)
-        self._link = anyio.Semaphore(1, fast_acquire=True)
+        self._compute = asyncio.Lock()
+        self._link = asyncio.Lock()
         self._batch = _DecodeBatch(self._accelerator)
 
     @property
@@ -119,7 +117,7 @@ class SimulatedBackend:
         held.tokens = array("i")  # undefined until done
         busy_s = self._accelerator.prefill_s(computed, reused)
         async with self._compute:
-            await anyio.sleep(busy_s)
+            await asyncio.sleep(busy_s)
         held.tokens = prompt
         finish = FinishReason.LENGTH if request.max_tokens == 1 else None
         return Prefilled(
@@ -151,7 +149,7 @@ class SimulatedBackend:
             )
         size = len(ids) * self._accelerator.bytes_per_token
         async with self._link:
-            await anyio.sleep(self._copy_s(size, self._accelerator.save_bytes_per_s))
+            await asyncio.sleep(self._copy_s(size, self._accelerator.save_bytes_per_s))
         return KVState.seal(
             key=key,
             model="simulated",
@@ -171,7 +169,9 @@ class SimulatedBackend:
         self._check(state, ids)
         size = state.manifest.kv_bytes
         async with self._link:
-            await anyio.sleep(self._copy_s(size, self._accelerator.restore_bytes_per_s))
+            await asyncio.sleep(
+                self._copy_s(size, self._accelerator.restore_bytes_per_s)
+            )
         self._slots[slot].tokens = ids
 
     async def release(self, slot: int) -> None:
@@ -218,20 +218,20 @@ class _DecodeBatch:
         self._sequences = 0
         self._context_tokens = 0
         self._number = 0
-        self._leaves: list[tuple[float, int, anyio.Event]] = []
+        self._leaves: list[tuple[float, int, asyncio.Future[None]]] = []
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, tokens: int, context_tokens: int) -> None:
         """Return when a sequence of this context has got *tokens* more."""
         loop = asyncio.get_running_loop()
-        done = anyio.Event()
+        done: asyncio.Future[None] = loop.create_future()
         context_tokens += tokens // 2  # the mean over the sequence's stay
         self._book(loop)
         self._number += 1
         heapq.heappush(self._leaves, (self._steps + tokens, self._number, done))
         self._change(loop, 1, context_tokens)
         try:
-            await done.wait()
+            await done
         finally:
             self._book(loop)
             self._leaves = [leave for leave in self._leaves if leave[2] is not done]
@@ -260,7 +260,9 @@ class _DecodeBatch:
     def _wake_first(self) -> None:
         # The sequence books and leaves in its own task; others may be due as well.
         self._timer = None
-        self._leaves[0][2].set()
+        done = self._leaves[0][2]
+        if not done.done():
+            done.set_result(None)
 
 
 def _as_array(token_ids: Sequence[int]) -> "array[int]":

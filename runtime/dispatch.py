@@ -7,13 +7,13 @@ the turn, in its caller's own task, is waiting for. So a cancelled caller cancel
 own accelerator work and nothing else.
 """
 
+import asyncio
 import contextlib
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
-import anyio
 from anyio.abc import TaskGroup
 
 from ..backends import Backend, BackendError
@@ -57,7 +57,7 @@ class Grant:
     __slots__ = ("_given", "_place", "_refusal", "_slot")
 
     def __init__(self) -> None:
-        self._given: anyio.Event | None = None
+        self._given: asyncio.Future[None] | None = None
         self._slot = -1
         self._place: Place | None = None
         self._refusal: Exception | None = None
@@ -65,21 +65,19 @@ class Grant:
     def give(self, slot: int, place: Place) -> None:
         """Let the turn run on *slot* when its *place* in line comes."""
         self._slot, self._place = slot, place
-        if self._given is not None:
-            self._given.set()
+        self._tell()
 
     def refuse(self, error: Exception) -> None:
         """Let the turn fail with *error*."""
         self._refusal = error
-        if self._given is not None:
-            self._given.set()
+        self._tell()
 
     async def wait(self) -> tuple[int, Place]:
         """Return slot and place, or raise the refusal."""
         if self._place is None and self._refusal is None:
-            self._given = anyio.Event()
+            self._given = asyncio.get_running_loop().create_future()
             try:
-                await self._given.wait()
+                await self._given
             except BaseException:
                 self.withdraw()
                 raise
@@ -94,6 +92,10 @@ class Grant:
         if self._place is not None:
             self._place.leave()
             self._place = None
+
+    def _tell(self) -> None:
+        if self._given is not None and not self._given.done():
+            self._given.set_result(None)
 
 
 class Dispatch:

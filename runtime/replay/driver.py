@@ -8,6 +8,7 @@ and client overhead take their recorded time.
 Time in which no session is live is skipped; how much is reported.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from anyio.abc import TaskGroup
 
 from ...backends import Sampling
 from ..client import Session
+from ..clock import LoopClock
 from ..runtime import Runtime
 from ..traces import Step, Tool, Trace, TraceSession
 from .measure import Measure
@@ -64,6 +66,7 @@ class _Crowd:
         on_turn: Callable[[], None],
     ) -> None:
         self.runtime = runtime
+        self.clock = LoopClock()
         self.measure = measure
         self.settings = settings
         self.on_turn = on_turn
@@ -83,7 +86,7 @@ class _Crowd:
 
     async def run_as_recorded(self) -> None:
         """Start every session at its recorded arrival, less what was skipped."""
-        began_s = anyio.current_time()
+        began_s = self.clock.now_s()
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             for root in self._roots:
@@ -143,13 +146,13 @@ class _Crowd:
 
     async def _wait_or_skip(self, due_s: float) -> float:
         """Wait until *due_s*, or until nobody is live; return what was skipped."""
-        if anyio.current_time() >= due_s:
+        if self.clock.now_s() >= due_s:
             return 0.0
         if self._live:
             self._all_gone = anyio.Event()
-            with anyio.move_on_after(due_s - anyio.current_time()):
+            with anyio.move_on_after(due_s - self.clock.now_s()):
                 await self._all_gone.wait()
-        skipped_s = max(0.0, due_s - anyio.current_time())
+        skipped_s = max(0.0, due_s - self.clock.now_s())
         self.measure.skip(skipped_s)
         return skipped_s
 
@@ -159,6 +162,7 @@ class _Agent:
 
     def __init__(self, crowd: _Crowd, record: TraceSession) -> None:
         self._crowd = crowd
+        self._clock = crowd.clock
         self._record = record
         self._prompts = PromptSource(
             seed=crowd.settings.seed,
@@ -168,7 +172,7 @@ class _Agent:
 
     async def run(self) -> None:
         crowd, record = self._crowd, self._record
-        began_s = anyio.current_time()
+        began_s = self._clock.now_s()
         async with crowd.runtime.session(record.id, parent=record.parent) as session:
             for step in record.steps:
                 await crowd.wait_for(step)
@@ -176,7 +180,7 @@ class _Agent:
                 crowd.step_ended(step)
                 await self._tools(session, step)
                 await self._gap(session, step)
-        crowd.measure.job_ended(anyio.current_time() - began_s)
+        crowd.measure.job_ended(self._clock.now_s() - began_s)
 
     async def _turn(self, session: Session, step: Step) -> None:
         keep = session.context_tokens
@@ -195,7 +199,7 @@ class _Agent:
             async for chunk in chunks:
                 if not chunk.token_ids:  # text of tokens that come with a later chunk
                     continue
-                now_s = anyio.current_time()
+                now_s = self._clock.now_s()
                 if previous_s is not None:
                     self._crowd.measure.tokens_came(
                         now_s - previous_s, len(chunk.token_ids)
@@ -216,7 +220,7 @@ class _Agent:
     async def _tool(self, session: Session, tool: Tool) -> None:
         start_s = max(0, tool.start_ms or 0) / 1000
         if start_s:
-            await anyio.sleep(start_s)
+            await asyncio.sleep(start_s)
         async with session.tool(tool.name or "unknown") as call:
             if tool.status != "ok":
                 call.fail(tool.status)
@@ -229,7 +233,7 @@ class _Agent:
             return
         if child is not None:
             self._crowd.start_child(child)
-        await anyio.sleep((tool.dur_ms or 0) / 1000)
+        await asyncio.sleep((tool.dur_ms or 0) / 1000)
 
     async def _gap(self, session: Session, step: Step) -> None:
         """Let pass what is between the last tool's end and the next step."""
@@ -238,9 +242,9 @@ class _Agent:
             return
         if step.next == "tool" and not step.tools:  # a tool that nobody named
             async with session.tool("unknown"):
-                await anyio.sleep(rest_s)
+                await asyncio.sleep(rest_s)
         else:
-            await anyio.sleep(rest_s)
+            await asyncio.sleep(rest_s)
 
 
 def _rest_ms(step: Step) -> int:
