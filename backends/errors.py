@@ -1,12 +1,12 @@
 """What a backend raises.
 
-    BackendError
-    + ContextTooLong        the prompt does not fit one sequence of this backend
-    + ImportRefused         the parked state is not one this engine may load
-    + ExportFailed          the engine did not hand out a state that can be trusted
-    + EngineLost            the engine died or stopped answering
-    + EngineStartError      the engine could not be started (bad model, port in use…)
-    + ModelUnavailable      the default model could not be fetched
+BackendError
++ ContextTooLong        the prompt does not fit one sequence of this backend
++ ImportRefused         the parked state is not one this engine may load
++ ExportFailed          the engine did not hand out a state that can be trusted
++ EngineLost            the engine died or stopped answering
++ EngineStartError      the engine could not be started (bad model, port in use…)
++ ModelUnavailable      the default model could not be fetched
 """
 
 
