@@ -168,6 +168,7 @@ async def test_a_clean_session_leaves_without_a_copy() -> None:
         await ask(session, 100)
         await use_tool(session, 0.5)
         await world.rest()
+        assert world.residency("a") is Residency.RESIDENT
         async with session.tool("Bash"):
             assert world.residency("a") is Residency.PARKED
         assert len(world.heard(CopyStarted)) == 1
