@@ -165,15 +165,20 @@ def parse_store(text: str) -> int | None:
 
 def _run(job: Replay, *, virtual: bool) -> None:
     """Run the replay on a loop of its own; Ctrl-C and SIGTERM cancel it."""
+
+    async def main() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        # The runner cancels us on SIGINT; a polite kill deserves the same.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        await job.run()
+
     factory = VirtualTimeLoop if virtual else asyncio.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        signal.signal(signal.SIGTERM, _interrupt)
-        runner.run(job.run())
-
-
-def _interrupt(number: int, frame: object) -> None:
-    # asyncio cancels the main task on SIGINT; a polite kill deserves the same.
-    signal.raise_signal(signal.SIGINT)
+        try:
+            runner.run(main())
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
 
 
 def _parse_policies(text: str) -> list[Policy]:
