@@ -83,6 +83,8 @@ class Session:
 
         Calls that overlap are one wait of the session.
         """
+        if self._conversation.ended:
+            raise SessionEnded(f"session {self.id!r} is closed")
         self._calls += 1
         call = CallId(f"{self.id}/{self._calls}")
         return ToolCall(self._dispatch, self._conversation.id, call, name)

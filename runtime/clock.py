@@ -2,8 +2,8 @@
 
 ``VirtualTimeLoop`` is an asyncio loop whose time jumps to the next timer instead of
 passing. The runtime, its clients and the simulated backend run on it unchanged, so
-tests and replays never sleep. Real I/O still works: a loop that has any in progress
-polls it first and jumps only when nothing has happened.
+tests and replays never sleep. Real I/O that is ready is served before each jump; nobody
+waits for it, so a loop that only waits for a socket or a thread counts as deadlocked.
 """
 
 import asyncio
@@ -88,6 +88,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
+        # asyncio adds this to the time when it looks for due timers. Its own value is
+        # less than what a float can tell apart after half a year of virtual time, and
+        # a timer that never becomes due would spin for ever.
+        self._clock_resolution = 1e-6
 
     def time(self) -> float:
         """Return the virtual seconds since the loop was made."""

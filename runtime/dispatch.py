@@ -16,12 +16,13 @@ from typing import Protocol
 
 from anyio.abc import TaskGroup
 
-from ..backends import Backend, BackendError
+from ..backends import Backend, BackendError, EngineLost
 from ..scheduler import (
     Copied,
     CopyFailed,
     CopyLost,
     CopyStarted,
+    EngineRestarted,
     Event,
     Plan,
     Released,
@@ -34,9 +35,10 @@ from ..scheduler import (
     TurnRejected,
     UnknownSession,
 )
-from ..state_store import StateStore, StateStoreError
+from ..state_store import KVState, StateStore
 from .clock import Clock, Timer
 from .errors import SessionEnded, TurnRefused
+from .recovery import Recovery
 from .slots import Place, SlotLine
 
 Observer = Callable[[Event], None]
@@ -121,6 +123,8 @@ class Dispatch:
         self._lanes: dict[SessionId, Lane] = {}
         self._grants: dict[SessionId, Grant] = {}
         self._in_store: set[SessionId] = set()
+        self.recovery = Recovery(backend, self._engine_restarted)
+        self._noticed_by: SessionId | None = None
         self._timer: Timer | None = None
         self._timer_s: float | None = None
         self._closed = False
@@ -163,6 +167,11 @@ class Dispatch:
         """Expect no start of *session* any more: its turn has been given up."""
         self._grants.pop(session, None)
 
+    async def recover(self, session: SessionId, generation: int) -> None:
+        """Replace the engine that *session* has lost in *generation*."""
+        self._noticed_by = session
+        await self.recovery.recover(generation)
+
     def close(self) -> None:
         """Stop planning; whoever still waits for a grant gets SessionEnded."""
         self._closed = True
@@ -171,6 +180,8 @@ class Dispatch:
         for grant in self._grants.values():
             grant.refuse(SessionEnded("the runtime is closed"))
         self._grants.clear()
+        for line in self._lines:
+            line.close()
 
     async def empty(self) -> None:
         """After close: empty the slots and drop what was parked in the store."""
@@ -181,6 +192,11 @@ class Dispatch:
         self._in_store.clear()
         for session in keys:
             await self._forget(session)
+
+    def _engine_restarted(self) -> None:
+        if self._noticed_by is not None and not self._closed:
+            now_s = self.clock.now_s()
+            self.happen(EngineRestarted(at_s=now_s, session=self._noticed_by))
 
     # ---- planning --------------------------------------------------------------------
 
@@ -251,22 +267,26 @@ class Dispatch:
         # A slot that can't be emptied belongs to an engine that is gone: the next turn
         # there says so to its caller.
         with contextlib.suppress(BackendError):
+            await self.recovery.wait()
             await self.backend.release(released.slot)
 
     async def _forget(self, session: SessionId) -> None:
         if session not in self._in_store:  # else a newer copy has the key by now
-            with contextlib.suppress(StateStoreError):
+            with contextlib.suppress(Exception):
                 await self._store.drop(session)
 
     async def _copy(self, copy: CopyStarted, ids: Sequence[int]) -> None:
         began_s = self.clock.now_s()
         try:
+            await self.recovery.wait()
             state = await self.backend.export_kv(copy.slot, copy.session, ids)
             self._in_store.add(copy.session)
             receipt = await self._store.park(state)
-        except (BackendError, StateStoreError) as error:
+        except Exception as error:  # what can't be copied is computed again
             now_s = self.clock.now_s()
-            self._moved(CopyFailed(at_s=now_s, session=copy.session, reason=str(error)))
+            self._moved(
+                CopyFailed(at_s=now_s, session=copy.session, reason=_reason(error))
+            )
             return
         now_s = self.clock.now_s()
         self._moved(
@@ -286,11 +306,13 @@ class Dispatch:
         began_s = self.clock.now_s()
         try:
             state, receipt = await self._store.fetch(restore.session)
-            await self.backend.import_kv(restore.slot, state, ids)
-        except (BackendError, StateStoreError) as error:
-            now_s = self.clock.now_s()
+            await self._import(restore, state, ids)
+        except Exception as error:  # parked state is a cache: it may fail in any way
+            reason = _reason(error)
             self._moved(
-                RestoreFailed(at_s=now_s, session=restore.session, reason=str(error))
+                RestoreFailed(
+                    at_s=self.clock.now_s(), session=restore.session, reason=reason
+                )
             )
             return
         now_s = self.clock.now_s()
@@ -305,6 +327,20 @@ class Dispatch:
             )
         )
 
+    async def _import(
+        self, restore: RestoreStarted, state: KVState, ids: Sequence[int]
+    ) -> None:
+        await self.recovery.wait()
+        generation = self.recovery.generation
+        try:
+            await self.backend.import_kv(restore.slot, state, ids)
+        except EngineLost:
+            if not self.recovery.possible:
+                raise
+            # The engine died before; the parked state is as good as ever.
+            await self.recover(restore.session, generation)
+            await self.backend.import_kv(restore.slot, state, ids)
+
     def _moved(self, event: Event) -> None:
         if not self._closed:
             self.happen(event)
@@ -314,3 +350,7 @@ class Dispatch:
         # The store may be shared, and the session may have ended meanwhile.
         with contextlib.suppress(UnknownSession):
             self._moved(CopyLost(at_s=self.clock.now_s(), session=session))
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -90,12 +90,13 @@ class Runtime:
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> bool | None:
+    ) -> None:
         dispatch, self._dispatch = self._dispatch, None
         assert dispatch is not None
         dispatch.close()
         try:
-            return await self._stack.__aexit__(kind, error, trace)
+            # What the body raised is no error of the group's: it leaves as it is.
+            await self._stack.__aexit__(None, None, None)
         finally:
             with anyio.move_on_after(_CLOSING_S, shield=True):
                 await dispatch.empty()
@@ -123,6 +124,11 @@ class Runtime:
     def scheduler(self) -> Scheduler:
         """The scheduler, to look at."""
         return self._running().scheduler
+
+    @property
+    def store(self) -> StateStore:
+        """Where this runtime parks state."""
+        return self._store
 
     def _running(self) -> Dispatch:
         if self._dispatch is None:

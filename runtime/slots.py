@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 
+from .errors import SessionEnded
+
 Job = Callable[[], Awaitable[None]]
 
 
@@ -43,6 +45,9 @@ class Place:
             except BaseException:
                 self.leave()
                 raise
+        if self._line.closed:
+            self.leave()
+            raise SessionEnded("the runtime is closed")
 
     async def __aexit__(
         self,
@@ -56,9 +61,10 @@ class Place:
 class SlotLine:
     """First come, first served on one slot."""
 
-    __slots__ = ("_bell", "_line")
+    __slots__ = ("_bell", "_line", "closed")
 
     def __init__(self) -> None:
+        self.closed = False
         self._line: deque[Place | Job] = deque()
         self._bell: asyncio.Future[None] | None = None
 
@@ -73,6 +79,13 @@ class SlotLine:
         self._line.append(job)
         if len(self._line) == 1:
             self._call_front()
+
+    def close(self) -> None:
+        """Do nothing more, and tell whoever still waits for the front."""
+        self.closed = True
+        for waiting in self._line:
+            if isinstance(waiting, Place):
+                waiting.call()
 
     def is_front(self, place: Place) -> bool:
         """Whether it is this place's turn."""

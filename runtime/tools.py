@@ -5,14 +5,16 @@ follows from how its block was left. Calls of one session that overlap are one w
 ends with the last of them.
 """
 
+import contextlib
 from collections.abc import Awaitable
 from types import TracebackType
 from typing import Self, TypeVar
 
 import anyio
 
-from ..scheduler import CallId, SessionId, ToolEnded, ToolStarted
+from ..scheduler import CallId, SchedulerError, SessionId, ToolEnded, ToolStarted
 from .dispatch import Dispatch
+from .errors import SessionEnded
 
 Result = TypeVar("Result")
 
@@ -54,16 +56,18 @@ class ToolCall:
         trace: TracebackType | None,
     ) -> None:
         now_s = self._dispatch.clock.now_s()
-        self._dispatch.happen(
-            ToolEnded(
-                at_s=now_s,
-                session=self._session,
-                call=self._call,
-                tool=self._name,
-                seconds=now_s - self._began_s,
-                status=self._status if error is None else _status_of(error),
+        # A tool may outlive its session or the runtime; its own end is what counts.
+        with contextlib.suppress(SessionEnded, SchedulerError):
+            self._dispatch.happen(
+                ToolEnded(
+                    at_s=now_s,
+                    session=self._session,
+                    call=self._call,
+                    tool=self._name,
+                    seconds=now_s - self._began_s,
+                    status=self._status if error is None else _status_of(error),
+                )
             )
-        )
 
     def fail(self, status: str = "error") -> None:
         """Say that the tool failed: error, timeout or cancelled."""

@@ -2,9 +2,11 @@
 
 The accelerator work of a turn runs in its caller's task. Cancelling the caller, leaving
 the block early or a failing engine all end in the same place: the work stops, the
-scheduler hears TurnAborted, the conversation is as it was before.
+scheduler hears TurnAborted, the conversation is as it was before. Where the engine can
+be restarted, a turn that lost it goes on behind what it has said already.
 """
 
+import asyncio
 import contextlib
 from array import array
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
@@ -14,6 +16,7 @@ from typing import Self
 
 from ..backends import (
     Chunk,
+    EngineLost,
     FinishReason,
     Message,
     Prefilled,
@@ -33,6 +36,9 @@ from ..scheduler import (
 from .dispatch import Dispatch, Grant
 from .errors import SessionBusy, SessionEnded, Unsupported, WrongInput
 from .slots import Place
+
+# A prompt that kills the engine kills the next one too.
+_MAX_RECOVERIES = 2
 
 ChatMessage = Message | Mapping[str, str]
 
@@ -140,7 +146,7 @@ class Conversation:
 
 
 class Turn:
-    """A turn that has been asked for; it begins when it is awaited or entered.
+    """A turn that has been asked for; it begins when awaited or iterated over.
 
     ``reply = await turn`` gives the whole answer. ``async with turn as stream: async
     for chunk in stream: ...`` gives it as it comes; leaving the block early ends it.
@@ -162,9 +168,13 @@ class Turn:
         self._sampling = sampling
         self._chunks: AsyncGenerator[Chunk, None] | None = None
         self._grant: Grant | None = None
+        self._asked = False
+        self._before = conversation.tokens
         self._output: list[int] = []
         self._finish = FinishReason.LENGTH
-        self._submitted_s = self._started_s = self._first_s = self._ended_s = 0.0
+        self._submitted_s = self._started_s = self._ended_s = 0.0
+        self._first_s: float | None = None
+        self._generation = 0
         self._prompt_tokens = self._reused_tokens = 0
 
     def __await__(self) -> Generator[None, None, Reply]:
@@ -198,7 +208,7 @@ class Turn:
             reused_tokens=self._reused_tokens,
             output_tokens=len(self._output),
             queue_s=self._started_s - self._submitted_s,
-            ttft_s=self._first_s - self._submitted_s,
+            ttft_s=(self._first_s or self._submitted_s) - self._submitted_s,
             turn_s=self._ended_s - self._submitted_s,
         )
 
@@ -214,47 +224,77 @@ class Turn:
 
     async def _stream(self) -> AsyncGenerator[Chunk, None]:
         conversation = self._conversation
+        if self._asked:
+            raise WrongInput("a turn can be awaited or iterated over once")
+        self._asked = True
         conversation.begin()
+        self._before = conversation.tokens
         try:
             prompt, prefix_tokens = await conversation.encode(self._said)
-            request = Request(
-                prompt=prompt, max_tokens=self._max_tokens, sampling=self._sampling
-            )
-            self._submit(prompt, prefix_tokens)
-            try:
-                prefilled = await self._prefill(request, prompt)
-                if prefilled.first is not None:
-                    yield prefilled.first
-                    if prefilled.first.finish is not None:
-                        return  # one token was the whole answer
-                slot, place = await self._granted()
-                chunks = self._dispatch.backend.decode(slot, request, prefilled)
-                async with place, contextlib.aclosing(chunks):
-                    async for chunk in chunks:
-                        yield self._note(chunk)
-                self._dispatch.happen(self._decode_done(prompt))
-            except BaseException as error:
-                self._abort(error)
-                raise
+            self._prompt_tokens = len(prompt)
+            self._submitted_s = self._now_s()
+            for recoveries_left in reversed(range(_MAX_RECOVERIES + 1)):
+                request = self._request(prompt)
+                self._submit(request, prefix_tokens)
+                try:
+                    prefilled = await self._prefill(request, prompt)
+                    if prefilled.first is not None:
+                        yield prefilled.first
+                        if prefilled.first.finish is not None:
+                            return
+                    slot, place = await self._granted()
+                    chunks = self._dispatch.backend.decode(slot, request, prefilled)
+                    last: Chunk | None = None
+                    async with place, contextlib.aclosing(chunks):
+                        async for chunk in chunks:
+                            self._note(chunk)
+                            if chunk.finish is None:
+                                yield chunk
+                            else:
+                                last = chunk
+                    self._dispatch.happen(self._decode_done(prompt))
+                    if last is not None:  # whoever leaves here has the whole turn
+                        yield last
+                    return
+                except EngineLost as error:
+                    self._abort(error)
+                    if not (recoveries_left and self._dispatch.recovery.possible):
+                        raise
+                except BaseException as error:
+                    self._abort(error)
+                    raise
+                await self._dispatch.recover(conversation.id, self._generation)
+                if len(self._output) >= self._max_tokens:  # all was said but the end
+                    self._conclude(prompt)
+                    yield Chunk(token_ids=(), text="", finish=FinishReason.LENGTH)
+                    return
+                prefix_tokens = common_prefix_tokens(conversation.tokens, prompt)
         finally:
             conversation.busy = False
 
     # ---- the phases ------------------------------------------------------------------
 
-    def _submit(self, prompt: "array[int]", prefix_tokens: int) -> None:
+    def _request(self, prompt: "array[int]") -> Request:
+        """Ask for what is still to be said, behind what has been said already."""
         if not prompt:
             raise WrongInput("the prompt is empty")
-        conversation = self._conversation
-        self._prompt_tokens = len(prompt)
-        self._submitted_s = self._now_s()
-        self._grant = self._dispatch.expect(conversation.id)
+        said = self._output
+        return Request(
+            prompt=prompt + array("i", said) if said else prompt,
+            max_tokens=self._max_tokens - len(said),
+            sampling=self._sampling,
+        )
+
+    def _submit(self, request: Request, prefix_tokens: int) -> None:
+        session = self._conversation.id
+        self._grant = self._dispatch.expect(session)
         self._dispatch.happen(
             TurnSubmitted(
-                at_s=self._submitted_s,
-                session=conversation.id,
-                prompt_tokens=len(prompt),
+                at_s=self._now_s(),
+                session=session,
+                prompt_tokens=len(request.prompt),
                 prefix_tokens=prefix_tokens,
-                max_output_tokens=self._max_tokens,
+                max_output_tokens=request.max_tokens,
             )
         )
 
@@ -267,19 +307,22 @@ class Turn:
         conversation = self._conversation
         slot, place = await self._granted()
         async with place:
-            self._started_s = self._now_s()
+            await self._dispatch.recovery.wait()
+            self._generation = self._dispatch.recovery.generation
+            began_s = self._now_s()
             held = self._dispatch.scheduler.session(conversation.id).kv_tokens
-            conversation.tokens = prompt
+            conversation.tokens = _ids(request)
             prefilled = await self._dispatch.backend.prefill(slot, request)
-            self._first_s = self._now_s()
-            self._reused_tokens = prefilled.reused_tokens
+            if self._first_s is None:  # a resumed turn has had its first token
+                self._started_s, self._first_s = began_s, self._now_s()
+                self._reused_tokens = prefilled.reused_tokens
             done = PrefillDone(
-                at_s=self._first_s,
+                at_s=self._now_s(),
                 session=conversation.id,
                 computed_tokens=prefilled.computed_tokens,
                 reused_tokens=prefilled.reused_tokens,
                 # The engine computes the last token always: it gives the logits.
-                expected_tokens=min(held, len(prompt) - 1),
+                expected_tokens=min(held, len(request.prompt) - 1),
             )
             first = prefilled.first
             if first is not None:
@@ -293,17 +336,20 @@ class Turn:
 
     def _decode_done(self, prompt: "array[int]") -> DecodeDone:
         """Take the answer into the conversation and say that the turn has ended."""
-        conversation = self._conversation
-        self._ended_s = self._now_s()
-        conversation.tokens = prompt + array("i", self._output)
-        conversation.said_tokens = len(conversation.tokens)
+        self._conclude(prompt)
         return DecodeDone(
             at_s=self._ended_s,
-            session=conversation.id,
+            session=self._conversation.id,
             output_tokens=len(self._output),
             # The last sampled token has not been through the model.
             kv_tokens=len(prompt) + max(0, len(self._output) - 1),
         )
+
+    def _conclude(self, prompt: "array[int]") -> None:
+        self._ended_s = self._now_s()
+        conversation = self._conversation
+        conversation.tokens = prompt + array("i", self._output)
+        conversation.said_tokens = len(conversation.tokens)
 
     def _note(self, chunk: Chunk) -> Chunk:
         self._output.extend(chunk.token_ids)
@@ -319,13 +365,27 @@ class Turn:
             self._grant.withdraw()
         with contextlib.suppress(SessionEnded, UnknownSession):
             if self._dispatch.scheduler.session(id).turn is not None:
-                reason = f"{type(error).__name__}: {error}".rstrip(": ")
+                # What ran is dropped, and an older copy is of what both begin with.
+                self._conversation.tokens = self._before
                 self._dispatch.happen(
-                    TurnAborted(at_s=self._now_s(), session=id, reason=reason)
+                    TurnAborted(at_s=self._now_s(), session=id, reason=_reason(error))
                 )
 
     def _now_s(self) -> float:
         return self._dispatch.clock.now_s()
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, GeneratorExit):
+        return "left early"
+    if isinstance(error, asyncio.CancelledError):
+        return "cancelled"  # its own text can hold addresses, and runs have to repeat
+    return f"{type(error).__name__}: {error}".rstrip(": ")
+
+
+def _ids(request: Request) -> "array[int]":
+    ids = request.prompt
+    return ids if isinstance(ids, array) else array("i", ids)
 
 
 def _message(message: ChatMessage) -> Message:

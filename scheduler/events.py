@@ -136,6 +136,14 @@ class CopyLost(Event):
     """The store no longer has the session's copy (evicted, expired)."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRestarted(Event):
+    """The engine was lost and runs again, empty; ``session`` has noticed it.
+
+    It concerns every session whose state was on the accelerator.
+    """
+
+
 # ---- the scheduler's own acts --------------------------------------------------------
 
 

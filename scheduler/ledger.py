@@ -70,6 +70,11 @@ class Ledger:
         """How many sessions hold a slot."""
         return len(self._holdings)
 
+    @property
+    def sessions(self) -> tuple[SessionId, ...]:
+        """The sessions that hold a slot."""
+        return tuple(self._holdings)
+
     def held_tokens(self, session: SessionId) -> int:
         """KV tokens that *session* has reserved; 0 if it holds no slot."""
         holding = self._holdings.get(session)

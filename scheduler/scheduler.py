@@ -31,6 +31,7 @@ from .events import (
     CopyStarted,
     DecodeDone,
     DecodeStarted,
+    EngineRestarted,
     Event,
     PrefillDone,
     PrefillStarted,
@@ -181,6 +182,9 @@ class Scheduler:
         if isinstance(event, SessionOpened):
             self._open(event)
             return
+        if isinstance(event, EngineRestarted):
+            self._lose_residents(event)
+            return
         session = self.session(event.session)
         turn, waits, had_copy = session.turn, session.waits, session.copied_tokens > 0
         was_running = turn is not None and turn.running
@@ -219,6 +223,13 @@ class Scheduler:
         if event.session in self._sessions:
             raise IllegalMove(f"session {event.session!r} is open already")
         self._sessions[event.session] = Session(id=event.session, parent=event.parent)
+
+    def _lose_residents(self, event: EngineRestarted) -> None:
+        for holder in self._ledger.sessions:
+            session = self._sessions[holder]
+            session.apply(event)
+            if session.departure is not None:
+                self._leaving.append(session)
 
     def _begin_wait(self, session: Session, now_s: float) -> None:
         retention = self._policy.on_wait(session, now_s)

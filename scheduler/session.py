@@ -42,6 +42,7 @@ from .events import (
     CopyStarted,
     DecodeDone,
     DecodeStarted,
+    EngineRestarted,
     Event,
     PrefillDone,
     PrefillStarted,
@@ -124,6 +125,7 @@ RESIDENCY_MOVES: Final[dict[tuple[Residency, type[Event]], Residency]] = {
     (R.RESIDENT, Released): R.PARKED,  # or ABSENT, by SETTLE
     (R.ABSENT, Released): R.PARKED,  # a slot given back before anything was on it
     (R.PARKED, Released): R.PARKED,
+    **{(residency, EngineRestarted): residency for residency in R},
     **{(residency, CopyLost): residency for residency in R},
     **{(residency, CopyForgotten): residency for residency in R},
 }
@@ -276,6 +278,8 @@ class Session:
                 self.departure_forced = False
                 self.held_tokens = self.copied_tokens
                 self.kv_tokens = min(self.kv_tokens, self.held_tokens)
+            case EngineRestarted():
+                self._lose()
             case RestoreFailed() | CopyLost() | CopyForgotten():
                 self.copied_tokens = 0
             case SessionClosed():
@@ -309,6 +313,14 @@ class Session:
             self.departure_forced = True
         self.kv_tokens = self.held_tokens
         self.turn = None
+
+    def _lose(self) -> None:
+        """What was on the accelerator is gone; a turn at work there hears it itself."""
+        if self.residency is Residency.RESIDENT and self.untouched:
+            self.held_tokens = self.copied_tokens
+            self.kv_tokens = min(self.kv_tokens, self.held_tokens)
+            self.departure = Departure.DROP
+            self.departure_forced = True
 
     def _end_call(self, event: ToolEnded) -> None:
         if self.open_calls.pop(event.call, None) is None:

@@ -34,13 +34,27 @@ def main() -> None:
         app()
     except KeyboardInterrupt:
         _leave(130, "interrupted")
-    except _WRONG_INPUT as error:
-        _leave(2, str(error))
-    except (KvaletError, BackendError) as error:
-        _leave(1, str(error))
+    except (*_WRONG_INPUT, KvaletError, BackendError) as error:
+        _explain(error)
+    except ExceptionGroup as group:
+        # Agents run side by side; what the first of them met is what there is to say.
+        known = group.subgroup((*_WRONG_INPUT, KvaletError, BackendError))
+        if known is None:
+            raise
+        _explain(_first(known))
     except BrokenPipeError:
         sys.stderr.close()  # whoever read us has gone, and wants no complaint
         sys.exit(1)
+
+
+def _explain(error: Exception) -> None:
+    _leave(2 if isinstance(error, _WRONG_INPUT) else 1, str(error))
+
+
+def _first(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _leave(status: int, sentence: str) -> None:

@@ -20,6 +20,7 @@ from ..client import Session
 from ..clock import LoopClock
 from ..runtime import Runtime
 from ..traces import Step, Tool, Trace, TraceSession
+from .complete import completed
 from .measure import Measure
 from .prompts import PromptSource
 
@@ -47,7 +48,7 @@ async def replay_trace(
     on_turn: Callable[[], None] = lambda: None,
 ) -> None:
     """Run every session of *trace* on *runtime* to its end; *measure* hears it all."""
-    crowd = _Crowd(trace, runtime, measure, settings, on_turn)
+    crowd = _Crowd(completed(trace), runtime, measure, settings, on_turn)
     if settings.concurrency is None:
         await crowd.run_as_recorded()
     else:
@@ -78,11 +79,14 @@ class _Crowd:
         self._live = 0
         self._all_gone = anyio.Event()
         self._tasks: TaskGroup | None = None
+        here = {f"{step.session}/{step.step}" for step in trace.steps}
         self._step_ends = {
             dependency: anyio.Event()
             for step in trace.steps
             for dependency in step.deps
+            if dependency in here  # the replay may be of a part of the trace
         }
+        self._seats: anyio.Semaphore | None = None
 
     async def run_as_recorded(self) -> None:
         """Start every session at its recorded arrival, less what was skipped."""
@@ -97,17 +101,13 @@ class _Crowd:
 
     async def run_at_most(self, concurrency: int) -> None:
         """Keep that many sessions going until all have run."""
-        roots = iter(self._roots)
-
-        async def worker() -> None:
-            for root in roots:
-                self._live += 1
-                await self.run_session(root)
-
+        self._seats = anyio.Semaphore(concurrency)
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
-            for _ in range(concurrency):
-                tasks.start_soon(worker)
+            for root in self._roots:
+                await self._seats.acquire()
+                self._live += 1
+                tasks.start_soon(self._run_seated, root)
 
     def child_of(self, session: TraceSession, tool: Tool) -> TraceSession | None:
         """Return the subagent that a tool call is, if it is one."""
@@ -122,6 +122,13 @@ class _Crowd:
             if not self._live:
                 self._all_gone.set()
 
+    async def _run_seated(self, root: TraceSession) -> None:
+        assert self._seats is not None
+        try:
+            await self.run_session(root)
+        finally:
+            self._seats.release()
+
     async def run_child(self, child: TraceSession) -> None:
         """Be a subagent."""
         self._live += 1
@@ -133,9 +140,20 @@ class _Crowd:
         self._tasks.start_soon(self.run_child, child)
 
     async def wait_for(self, step: Step) -> None:
-        """Wait for the steps of other sessions that *step* needs."""
-        for dependency in step.deps:
-            await self._step_ends[dependency].wait()
+        """Wait for the steps of other sessions that *step* needs.
+
+        Whoever waits gives its seat to a session that may bring the step about.
+        """
+        ends = [self._step_ends.get(dependency) for dependency in step.deps]
+        pending = [end for end in ends if end is not None and not end.is_set()]
+        if not pending:
+            return
+        if self._seats is not None:
+            self._seats.release()
+        for end in pending:
+            await end.wait()
+        if self._seats is not None:
+            await self._seats.acquire()
 
     def step_ended(self, step: Step) -> None:
         """Let those go on that wait for *step*."""
@@ -183,17 +201,15 @@ class _Agent:
         crowd.measure.job_ended(self._clock.now_s() - began_s)
 
     async def _turn(self, session: Session, step: Step) -> None:
-        keep = session.context_tokens
-        if step.prefix_tokens is not None:
-            keep = min(keep, step.prefix_tokens)
-        wanted = keep + 1 if step.input_tokens is None else step.input_tokens
-        new = self._prompts.draw(max(wanted - keep, 0 if keep else 1))
+        kept, new, output = step.prefix_tokens, step.new_tokens, step.output_tokens
+        assert kept is not None and new is not None and output is not None
         turn = session.turn(
-            new,
-            max_tokens=max(1, step.output_tokens or 0),
+            self._prompts.draw(new),
+            max_tokens=output,
             sampling=_GREEDY,
-            keep_tokens=keep,
+            keep_tokens=kept,
         )
+        self._crowd.measure.turn_began()
         async with turn as chunks:
             previous_s: float | None = None
             async for chunk in chunks:

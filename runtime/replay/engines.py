@@ -16,6 +16,7 @@ from ...backends.llama.engine import check_model
 from ..errors import WrongInput
 from ..traces import Trace
 from ..traces.scale import scaled, scaled_to_fit
+from .complete import completed
 
 BACKEND_NAMES = ("llama", "simulated")
 
@@ -137,6 +138,7 @@ def _fit(
 
 
 def _scaled(trace: Trace, options: EngineOptions) -> Trace:
+    trace = completed(trace)
     if options.token_scale is None and options.time_scale is None:
         return trace
     return scaled(

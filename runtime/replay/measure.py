@@ -11,6 +11,7 @@ from ...scheduler import (
     CopyFailed,
     DecodeDone,
     DecodeStarted,
+    EngineRestarted,
     Event,
     PrefillDone,
     PrefillStarted,
@@ -78,9 +79,14 @@ class Measure:
         self._repeated_tokens = 0
         self._forced = 0
         self._skipped_s = 0.0
-        self._lost_turns = 0
+        self._turns_begun = 0
+        self._restarts = 0
 
     # ---- what agents saw -------------------------------------------------------------
+
+    def turn_began(self) -> None:
+        """Take note of a turn that is about to be asked for."""
+        self._turns_begun += 1
 
     def turn_ended(self, usage: Usage) -> None:
         """Take note of a turn's cost."""
@@ -116,7 +122,8 @@ class Measure:
                 self._kv_tokens[event.session] = event.kv_tokens
             case TurnAborted():
                 self._end_unit(event)
-                self._lost_turns += 1
+            case EngineRestarted():
+                self._restarts += 1
             case TurnAdmitted():
                 self._forced += event.forced
             case Copied():
@@ -178,7 +185,7 @@ class Measure:
             makespan_s=round(makespan_s, 6),
             skipped_s=round(self._skipped_s, 6),
             turns=self.turns_ended,
-            lost_turns=self._lost_turns,
+            lost_turns=self._turns_begun - self.turns_ended,
             job_s=Summary.of(self._jobs),
             turn_s=Summary.of([usage.turn_s for usage in usages]),
             ttft_s=Summary.of([usage.ttft_s for usage in usages]),
@@ -214,4 +221,5 @@ class Measure:
                 for name, tool in sorted(self._tools.items())
             },
             forced_admissions=self._forced,
+            engine_restarts=self._restarts,
         )

@@ -126,7 +126,7 @@ class Restores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy on one trace."""
+    """One policy on one trace; ``lost_turns`` began and never ended."""
 
     policy: str
     makespan_s: float
@@ -144,6 +144,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     restores: Restores
     tools: dict[str, ToolSummary]
     forced_admissions: int
+    engine_restarts: int
 
 
 class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -67,6 +67,7 @@ deadlines = st.one_of(st.just(NEVER_S), times)
 tokens = st.integers(1, 60)
 acts = st.one_of(
     st.builds(Say, tokens, st.integers(1, 8), st.just(1.0), deadlines),
+    st.builds(Say, tokens, st.integers(1, 8), st.floats(0, 1)),
     st.builds(Use, st.lists(times, min_size=1, max_size=3).map(tuple), deadlines),
     st.builds(Think, times),
 )

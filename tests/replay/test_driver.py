@@ -148,6 +148,12 @@ def test_a_dependency_that_is_met_already_costs_nothing() -> None:
     assert outcome.submitted("c") == [1.5]
 
 
+def test_a_dependency_outside_of_the_replay_is_met() -> None:
+    """Where only some sessions are replayed, nobody waits for the others."""
+    outcome = replay(session("a", step(0, deps=("b/0",))))
+    assert outcome.submitted("a") == [0]
+
+
 def test_arrivals_are_kept_while_somebody_lives() -> None:
     """A session that arrives at 600 ms starts then."""
     outcome = replay(session("a", step(0)), session("b", step(0, "b"), arrival_ms=600))

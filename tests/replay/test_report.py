@@ -19,10 +19,13 @@ from kvalet.runtime.replay.report import (
     write_report,
 )
 from kvalet.runtime.replay.run import Progress, Replay, RunOptions
-from kvalet.runtime.traces import Trace
+from kvalet.runtime.traces import Step, Trace
 from kvalet.runtime.traces.generate import generate
 from kvalet.runtime.traces.settings import GeneratorSettings
 from kvalet.scheduler import parse_policy
+from tests.runtime.traces.builders import make_trace
+
+from .stage import session, step
 
 POLICIES = ("drop", "keep", "park", "hold:2")
 
@@ -261,3 +264,26 @@ def test_the_simulated_accelerator_fits_the_trace(report: Report) -> None:
     """Without a choice, a slot holds the longest context, and all slots hold it."""
     assert report.context_tokens == crowd().longest_context_tokens
     assert report.slots == 2
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [step(0, output=0)],
+        [step(0, output=None)],
+        [
+            step(0, input=None, prefix=None, output=None),
+            step(1, input=None, prefix=None, output=None),
+        ],
+        [step(0, output=10), step(1, input=None, prefix=None, output=10)],
+        [step(0, output=10), step(1, input=50, prefix=None, output=10)],
+    ],
+)
+def test_unknown_and_zero_sizes_replay(steps: list[Step]) -> None:
+    """Null is unknown and a history may shrink: every step is a turn that fits."""
+    options = RunOptions(
+        engine=EngineOptions(backend="simulated"), policies=[parse_policy("park")]
+    )
+    job = Replay(make_trace(session("a", *steps)), options, Progress())
+    run_in_virtual_time(job.run())
+    assert job.report.runs[0].turns == len(steps)

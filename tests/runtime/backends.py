@@ -60,6 +60,11 @@ class RoundBackend(SimulatedBackend):
         """How many tokens each slot holds."""
         return [len(slot.tokens) for slot in self._slots]
 
+    @property
+    def held_ids(self) -> list[set[int]]:
+        """Which token ids each slot holds."""
+        return [set(slot.tokens) for slot in self._slots]
+
     async def release(self, slot: int) -> None:
         """Empty the slot, and say that it was asked for."""
         self.released.append(slot)
@@ -171,3 +176,12 @@ class NoExports(RoundBackend):
     def __init__(self) -> None:
         super().__init__()
         self._capabilities = replace(self._capabilities, exports_kv=False)
+
+
+class SlowRelease(RoundBackend):
+    """Takes a second to empty a slot."""
+
+    async def release(self, slot: int) -> None:
+        """Wait, then empty it."""
+        await anyio.sleep(1)
+        await super().release(slot)

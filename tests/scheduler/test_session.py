@@ -16,6 +16,7 @@ from kvalet.scheduler import (
     CopyStarted,
     DecodeDone,
     DecodeStarted,
+    EngineRestarted,
     Event,
     IllegalMove,
     Phase,
@@ -86,7 +87,7 @@ def events(session: Session) -> Iterator[Event]:
             prefix_tokens=prefix,
             max_output_tokens=1,
         )
-    for kind in (SessionClosed, CopyLost, CopyForgotten):
+    for kind in (SessionClosed, CopyLost, CopyForgotten, EngineRestarted):
         yield kind(at_s=0, session=S)
     for reason in (TurnAborted, TurnRejected, CopyFailed, RestoreFailed):
         yield reason(at_s=0, session=S, reason="test")
@@ -258,7 +259,15 @@ def test_a_turn_needs_no_luck_to_end(graph: Graph) -> None:
     for state, moves in graph.items():
         if state.admitted:
             assert (
-                moves.keys() - luck - {ToolStarted, ToolEnded, CopyLost, CopyForgotten}
+                moves.keys()
+                - luck
+                - {
+                    ToolStarted,
+                    ToolEnded,
+                    CopyLost,
+                    CopyForgotten,
+                    EngineRestarted,
+                }
             )
 
 

@@ -290,3 +290,40 @@ def test_an_interrupted_run(
     assert list(temporary.iterdir()) == []
     mine = [p for p in leftovers(shared) - before if "kvalet" in p.name]
     assert mine == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_an_engine_that_dies_during_a_run(tmp_path: Path, tiny_gguf: Path) -> None:
+    """It is replaced, the replay goes on, no turn is lost, and the report says so."""
+    trace = write_lines(
+        tmp_path / "long.jsonl",
+        HEADER,
+        step_line(
+            0,
+            tools=[tool_line("t1", dur_ms=1500)],
+            next="tool",
+            input_tokens=60,
+            new_tokens=60,
+        ),
+        step_line(1, input_tokens=80, new_tokens=80),
+    )
+    with subprocess.Popen(
+        command(trace, "--model", tiny_gguf, "--policy", "keep", "--log", "json"),
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if '"event": "tool_started"' in line:
+                break
+        for child in descendants(process.pid):
+            os.kill(child, signal.SIGKILL)
+        _, rest = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, rest
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["partial"] is False
+    [run] = report["runs"]
+    assert (run["turns"], run["lost_turns"], run["engine_restarts"]) == (2, 0, 1)
