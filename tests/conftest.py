@@ -29,3 +29,13 @@ async def default_model() -> Path:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))
+
+
+@pytest.fixture(
+    scope="module",
+    params=["tiny_gguf", pytest.param("default_model", marks=pytest.mark.model)],
+)
+def model_path(request: pytest.FixtureRequest) -> Path:
+    """The tiny random model, then the real default one."""
+    path: Path = request.getfixturevalue(request.param)
+    return path

@@ -6,6 +6,7 @@ reader adds file and line. Replay relies on every one of these rules.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
 from .schema import Step
 from .trace import TraceSession
@@ -64,6 +65,7 @@ def family_problems(sessions: Mapping[str, TraceSession]) -> Iterator[Problem]:
         yield from _parent_problems(session, sessions)
         yield from _tool_problems(session, sessions)
         yield from _dependency_problems(session, sessions)
+    yield from _circle_problems(sessions)
 
 
 def _parent_problems(
@@ -145,3 +147,44 @@ def _dependency_problems(
                     field="deps",
                     sentence=f"{dependency!r} is no session/step of this trace",
                 )
+
+
+def _circle_problems(sessions: Mapping[str, TraceSession]) -> Iterator[Problem]:
+    """Check that some order of the steps does justice to all of them."""
+    if not any(step.deps for session in sessions.values() for step in session.steps):
+        return
+    order = TopologicalSorter(_waits_for(sessions))
+    try:
+        order.prepare()
+    except CycleError as error:
+        circle: list[str] = error.args[1]
+        name, _, number = circle[0].rpartition("/")
+        yield Problem(
+            session=name,
+            step=int(number),
+            field="deps",
+            sentence=f"the steps {', '.join(circle)} wait for each other",
+        )
+
+
+def _waits_for(sessions: Mapping[str, TraceSession]) -> dict[str, set[str]]:
+    """Map each ``session/step`` to what must end before it starts."""
+    graph: dict[str, set[str]] = {}
+    for session in sessions.values():
+        for step in session.steps:
+            before = graph.setdefault(f"{session.id}/{step.step}", set())
+            before.update(step.deps)
+            if step.step:
+                before.add(f"{session.id}/{step.step - 1}")
+            for tool in step.tools:
+                child = sessions.get(tool.child or "")
+                if child is None:
+                    continue
+                graph.setdefault(f"{child.id}/0", set()).add(
+                    f"{session.id}/{step.step}"
+                )
+                if child.blocking and step.step + 1 < len(session.steps):
+                    following = f"{session.id}/{step.step + 1}"
+                    last = f"{child.id}/{len(child.steps) - 1}"
+                    graph.setdefault(following, set()).add(last)
+    return graph

@@ -31,16 +31,6 @@ RESULTS: Final = (
 )
 
 
-@pytest.fixture(
-    scope="module",
-    params=["tiny_gguf", pytest.param("default_model", marks=pytest.mark.model)],
-)
-def model_path(request: pytest.FixtureRequest) -> Path:
-    """The tiny random model, then the real default one."""
-    path: Path = request.getfixturevalue(request.param)
-    return path
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def backend(model_path: Path) -> AsyncGenerator[LlamaBackend, None]:
     """One engine per model."""

@@ -129,6 +129,10 @@ CASES: dict[str, tuple[list[Line], str]] = {
         [HEADER, step_line(deps=["a/7"])],
         ":2: deps: 'a/7' is no session/step of this trace",
     ),
+    "dependencies in a circle": (
+        [HEADER, step_line(deps=["b/0"]), step_line(session="b", deps=["a/0"])],
+        ":2: deps: the steps a/0, b/0, a/0 wait for each other",
+    ),
     "header alone": ([HEADER], ": the trace holds no session"),
 }
 
