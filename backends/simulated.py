@@ -14,7 +14,7 @@ import asyncio
 import heapq
 from array import array
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..state_store import KVState, StateStoreError, hash_token_ids
 from .backend import Capabilities, Chunk, FinishReason, Prefilled, Request
@@ -67,9 +67,51 @@ class Accelerator:
         )
 
 
-@dataclass(slots=True, eq=False)
+_NO_TOKENS = array("i")
+_SAMPLED = 0  # the token that every simulated answer consists of
+
+
 class _Slot:
-    tokens: "array[int]" = field(default_factory=lambda: array("i"))
+    """What a slot holds: a prompt, and how many sampled tokens behind it.
+
+    Prompts have tens of thousands of tokens, and appending to one copies it; so the
+    answer is only counted.
+    """
+
+    __slots__ = ("answer_tokens", "prompt")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.prompt, self.answer_tokens = _NO_TOKENS, 0
+
+    def fill(self, prompt: "array[int]", answer_tokens: int = 0) -> None:
+        """Hold *prompt* and an answer of that length."""
+        self.prompt, self.answer_tokens = prompt, answer_tokens
+
+    def common_tokens(self, ids: "array[int]") -> int:
+        """Return how many leading tokens of *ids* are held."""
+        common = common_prefix_tokens(self.prompt, ids)
+        if common < len(self.prompt):
+            return common
+        answer = ids[common : common + self.answer_tokens]
+        return common + common_prefix_tokens(_answer(len(answer)), answer)
+
+    @property
+    def ids(self) -> "array[int]":
+        """What is held, in full."""
+        return self.prompt + _answer(self.answer_tokens)
+
+    def holds(self, ids: "array[int]") -> bool:
+        """Return whether exactly *ids* are held."""
+        length = len(self.prompt) + self.answer_tokens
+        return length == len(ids) == self.common_tokens(ids)
+
+
+def _answer(tokens: int) -> "array[int]":
+    return array("i", [_SAMPLED]) * tokens
 
 
 class SimulatedBackend:
@@ -102,6 +144,10 @@ class SimulatedBackend:
         """What this backend can do."""
         return self._capabilities
 
+    def held_ids(self, slot: int) -> "array[int]":
+        """Return the token ids whose state *slot* holds, for whoever wants to look."""
+        return self._slots[slot].ids
+
     async def prefill(self, slot: int, request: Request) -> Prefilled:
         """Wait as long as the new part of the prompt would take."""
         prompt = _as_array(request.prompt)
@@ -112,19 +158,19 @@ class SimulatedBackend:
             )
         held = self._slots[slot]
         # As in a real engine, the last token is always computed: it gives the logits.
-        reused = min(common_prefix_tokens(held.tokens, prompt), len(prompt) - 1)
+        reused = min(held.common_tokens(prompt), len(prompt) - 1)
         computed = len(prompt) - reused
-        held.tokens = array("i")  # undefined until done
+        held.clear()  # undefined until done
         busy_s = self._accelerator.prefill_s(computed, reused)
         async with self._compute:
             await asyncio.sleep(busy_s)
-        held.tokens = prompt
+        held.fill(prompt)
         finish = FinishReason.LENGTH if request.max_tokens == 1 else None
         return Prefilled(
             computed_tokens=computed,
             reused_tokens=reused,
             busy_s=busy_s,
-            first=Chunk(token_ids=(0,), text="", finish=finish),
+            first=Chunk(token_ids=(_SAMPLED,), text="", finish=finish),
         )
 
     async def decode(
@@ -135,15 +181,17 @@ class SimulatedBackend:
         if rest < 1:
             return
         held = self._slots[slot]
-        prompt, held.tokens = held.tokens, array("i")
+        prompt = held.prompt
+        held.clear()
         await self._batch.run(rest, len(prompt))
-        held.tokens = prompt + array("i", bytes(4 * rest))
-        yield Chunk(token_ids=(0,) * rest, text="", finish=FinishReason.LENGTH)
+        held.fill(prompt, rest)
+        ids = (_SAMPLED,) * rest
+        yield Chunk(token_ids=ids, text="", finish=FinishReason.LENGTH)
 
     async def export_kv(self, slot: int, key: str, token_ids: Sequence[int]) -> KVState:
         """Wait as long as the copy would take; the payload only names the tokens."""
         ids = _as_array(token_ids)
-        if self._slots[slot].tokens != ids:
+        if not self._slots[slot].holds(ids):
             raise ExportFailed(
                 f"slot {slot} does not hold the {len(ids)} tokens of {key!r}"
             )
@@ -165,23 +213,23 @@ class SimulatedBackend:
     ) -> None:
         """Wait as long as the copy back would take."""
         ids = _as_array(token_ids)
-        self._slots[slot].tokens = array("i")
+        self._slots[slot].clear()
         self._check(state, ids)
         size = state.manifest.kv_bytes
         async with self._link:
             await asyncio.sleep(
                 self._copy_s(size, self._accelerator.restore_bytes_per_s)
             )
-        self._slots[slot].tokens = ids
+        self._slots[slot].fill(ids)
 
     async def release(self, slot: int) -> None:
         """Forget what the slot holds."""
-        self._slots[slot].tokens = array("i")
+        self._slots[slot].clear()
 
     async def aclose(self) -> None:
         """Forget everything."""
         for slot in self._slots:
-            slot.tokens = array("i")
+            slot.clear()
 
     def _copy_s(self, size_bytes: int, bytes_per_s: float) -> float:
         return self._accelerator.copy_setup_s + size_bytes / bytes_per_s

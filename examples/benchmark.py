@@ -112,6 +112,7 @@ async def _measure_waiting() -> None:
 
 async def _bytes_of_each(agent: Callable[[], Coroutine[Any, Any, None]]) -> float:
     """Return what one of many agents takes once all of them wait."""
+    size_bytes = 0
     async with anyio.create_task_group() as agents:
         tracemalloc.start()
         for _ in range(WAITING):

@@ -96,7 +96,7 @@ class Scheduler:
         self._ledger = Ledger(slots=capacity.slots, kv_tokens=capacity.kv_tokens)
         self._queue = AdmissionQueue(age_bound_s=self._settings.age_bound_s)
         self._sessions: dict[SessionId, Session] = {}
-        # Resident and without a turn, longest wait first.
+        # Resident, without a turn and not on the move; longest wait first.
         self._waiting: OrderedDict[SessionId, Session] = OrderedDict()
         # Sessions whose state may have to leave, checked at the next plan.
         self._leaving: deque[Session] = deque()
@@ -359,6 +359,7 @@ class Scheduler:
         )
         session.apply(event)
         self._moving.add(session.id)
+        self._waiting.pop(session.id, None)  # it settles again when the copy is done
         draft.copy.append(event)
 
     def _bury(self, session: Session, draft: Draft, now_s: float) -> None:

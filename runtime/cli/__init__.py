@@ -4,6 +4,7 @@ Errors that a user can cause are one sentence on standard error, never a traceba
 """
 
 import sys
+from typing import cast
 
 import typer
 
@@ -53,7 +54,7 @@ def _explain(error: Exception) -> None:
 
 def _first(error: Exception) -> Exception:
     while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
+        error = cast("ExceptionGroup[Exception]", error).exceptions[0]
     return error
 
 

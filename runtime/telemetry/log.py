@@ -4,7 +4,6 @@ A line's name is the event's (``tool_ended``, ``restored``, ...), its fields are
 event's fields. There is no second vocabulary, and nothing global is configured.
 """
 
-import dataclasses
 import re
 from collections.abc import Callable
 from typing import Literal, TextIO
@@ -45,8 +44,8 @@ def log_events(logger: FilteringBoundLogger) -> Callable[[Event], None]:
     def observe(event: Event) -> None:
         kind = type(event)
         if kind not in names:
-            fields = tuple(field.name for field in dataclasses.fields(kind))
-            names[kind] = _WORD.sub("_", kind.__name__).lower(), fields
+            name = _WORD.sub("_", kind.__name__).lower()
+            names[kind] = name, kind.__struct_fields__
         name, fields = names[kind]
         logger.info(name, **{field: getattr(event, field) for field in fields})
 

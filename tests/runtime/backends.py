@@ -58,12 +58,12 @@ class RoundBackend(SimulatedBackend):
     @property
     def held_tokens(self) -> list[int]:
         """How many tokens each slot holds."""
-        return [len(slot.tokens) for slot in self._slots]
+        return [len(self.held_ids(slot)) for slot in range(self.capabilities.slots)]
 
     @property
-    def held_ids(self) -> list[set[int]]:
+    def distinct_ids(self) -> list[set[int]]:
         """Which token ids each slot holds."""
-        return [set(slot.tokens) for slot in self._slots]
+        return [set(self.held_ids(slot)) for slot in range(self.capabilities.slots)]
 
     async def release(self, slot: int) -> None:
         """Empty the slot, and say that it was asked for."""

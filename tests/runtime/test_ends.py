@@ -42,7 +42,7 @@ async def test_a_cancelled_compaction_leaves_the_conversation(new: int) -> None:
         assert session.context_tokens == 105
         reply = await ask(session, 10)
         assert reply.usage.prompt_tokens == 115
-        assert world.backend.held_ids == [{0, 1}]
+        assert world.backend.distinct_ids == [{0, 1}]
 
 
 @virtual
@@ -55,7 +55,7 @@ async def test_a_cancelled_chat_leaves_the_conversation() -> None:
             await session.chat([{"role": "user", "content": "something else" * 20}])
         reply = await ask(session, 10)
         assert reply.usage.prompt_tokens == 115
-        assert world.backend.held_ids == [{0, 1}]
+        assert world.backend.distinct_ids == [{0, 1}]
 
 
 @virtual

@@ -1,10 +1,10 @@
 """Logs: one line per event, named like it, with its fields, in both styles."""
 
-import dataclasses
 import io
 import json
 import re
 
+import msgspec
 import pytest
 
 from kvalet.runtime.telemetry import log_events, make_logger
@@ -58,7 +58,7 @@ def test_a_json_line_is_the_event(name: str) -> None:
     assert record.pop("event") == name
     assert record.pop("level") == "info"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", record.pop("timestamp"))
-    assert record == dataclasses.asdict(event)
+    assert record == msgspec.structs.asdict(event)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -69,7 +69,7 @@ def test_a_console_line_is_the_event(name: str) -> None:
     assert text.count("\n") == 1
     assert "\x1b" not in text
     assert name in text.split()
-    for field, value in dataclasses.asdict(event).items():
+    for field, value in msgspec.structs.asdict(event).items():
         shown = repr(value) if " " in str(value) else str(value)
         assert f"{field}={shown}" in text
 
