@@ -55,9 +55,19 @@ def main() -> None:
 
 
 def speed() -> None:
-    """Replay 10,000 turns in virtual time and print the rate."""
-    trace = _first_turns(generate(GeneratorSettings(seed=1, sessions=600)), TURNS)
-    print(f"speed: {trace.step_count:,} turns of {len(trace.sessions)} sessions")
+    """Replay 10,000 turns in virtual time, with long and short contexts."""
+    for token_scale in (1.0, 0.02):
+        settings = GeneratorSettings(seed=1, sessions=600, token_scale=token_scale)
+        trace = _first_turns(generate(settings), TURNS)
+        mean_tokens = trace.input_tokens / trace.step_count
+        print(
+            f"speed: {trace.step_count:,} turns of {len(trace.sessions)} sessions, "
+            f"{mean_tokens:,.0f} tokens of context in the mean"
+        )
+        _measure_speed(trace)
+
+
+def _measure_speed(trace: Trace) -> None:
     rates: dict[str, list[float]] = {name: [] for name in ("drop", "keep", "park")}
     for _ in range(ROUNDS):
         for name, measured in rates.items():

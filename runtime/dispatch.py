@@ -7,7 +7,6 @@ the turn, in its caller's own task, is waiting for. So a cancelled caller cancel
 own accelerator work and nothing else.
 """
 
-import asyncio
 import contextlib
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -39,7 +38,7 @@ from ..state_store import KVState, StateStore
 from .clock import Clock, Timer
 from .errors import SessionEnded, TurnRefused
 from .recovery import Recovery
-from .slots import Place, SlotLine
+from .slots import Grant, SlotLine
 
 Observer = Callable[[Event], None]
 
@@ -51,53 +50,6 @@ class Lane(Protocol):
     def tokens(self) -> "array[int]":
         """Token ids; the first ``kv_tokens`` of them are those of the state."""
         ...
-
-
-class Grant:
-    """What a turn waits for: its place on a slot, or the reason why it gets none."""
-
-    __slots__ = ("_given", "_place", "_refusal", "_slot")
-
-    def __init__(self) -> None:
-        self._given: asyncio.Future[None] | None = None
-        self._slot = -1
-        self._place: Place | None = None
-        self._refusal: Exception | None = None
-
-    def give(self, slot: int, place: Place) -> None:
-        """Let the turn run on *slot* when its *place* in line comes."""
-        self._slot, self._place = slot, place
-        self._tell()
-
-    def refuse(self, error: Exception) -> None:
-        """Let the turn fail with *error*."""
-        self._refusal = error
-        self._tell()
-
-    async def wait(self) -> tuple[int, Place]:
-        """Return slot and place, or raise the refusal."""
-        if self._place is None and self._refusal is None:
-            self._given = asyncio.get_running_loop().create_future()
-            try:
-                await self._given
-            except BaseException:
-                self.withdraw()
-                raise
-        if self._refusal is not None:
-            raise self._refusal
-        assert self._place is not None
-        place, self._place = self._place, None
-        return self._slot, place
-
-    def withdraw(self) -> None:
-        """Give back a place that nobody is going to use."""
-        if self._place is not None:
-            self._place.leave()
-            self._place = None
-
-    def _tell(self) -> None:
-        if self._given is not None and not self._given.done():
-            self._given.set_result(None)
 
 
 class Dispatch:
@@ -123,8 +75,7 @@ class Dispatch:
         self._lanes: dict[SessionId, Lane] = {}
         self._grants: dict[SessionId, Grant] = {}
         self._in_store: set[SessionId] = set()
-        self.recovery = Recovery(backend, self._engine_restarted)
-        self._noticed_by: SessionId | None = None
+        self.recovery = Recovery(backend)
         self._timer: Timer | None = None
         self._timer_s: float | None = None
         self._closed = False
@@ -169,8 +120,8 @@ class Dispatch:
 
     async def recover(self, session: SessionId, generation: int) -> None:
         """Replace the engine that *session* has lost in *generation*."""
-        self._noticed_by = session
-        await self.recovery.recover(generation)
+        if await self.recovery.recover(generation) and not self._closed:
+            self.happen(EngineRestarted(at_s=self.clock.now_s(), session=session))
 
     def close(self) -> None:
         """Stop planning; whoever still waits for a grant gets SessionEnded."""
@@ -192,11 +143,6 @@ class Dispatch:
         self._in_store.clear()
         for session in keys:
             await self._forget(session)
-
-    def _engine_restarted(self) -> None:
-        if self._noticed_by is not None and not self._closed:
-            now_s = self.clock.now_s()
-            self.happen(EngineRestarted(at_s=now_s, session=self._noticed_by))
 
     # ---- planning --------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ were running go on behind what they have said already, so the agent notices a de
 nothing else.
 """
 
-from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import anyio
@@ -25,9 +24,8 @@ class Restartable(Protocol):
 class Recovery:
     """Restarts the engine of one backend, if it can be restarted."""
 
-    def __init__(self, backend: Backend, on_restart: Callable[[], None]) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._engine = backend if isinstance(backend, Restartable) else None
-        self._on_restart = on_restart
         self._restarting = anyio.Lock()
         self.generation = 0
 
@@ -42,14 +40,16 @@ class Recovery:
             async with self._restarting:
                 pass
 
-    async def recover(self, generation: int) -> None:
+    async def recover(self, generation: int) -> bool:
         """Replace the engine that was lost in *generation*, unless somebody has.
 
-        Raises EngineStartError where no engine comes up.
+        Returns whether this call did it. Raises EngineStartError where no engine comes
+        up.
         """
         assert self._engine is not None
         async with self._restarting:
-            if generation == self.generation:
-                await self._engine.restart()
-                self.generation += 1
-                self._on_restart()
+            if generation != self.generation:
+                return False
+            await self._engine.restart()
+            self.generation += 1
+            return True

@@ -118,3 +118,50 @@ class SlotLine:
             front.call()
         elif self._bell is not None and not self._bell.done():
             self._bell.set_result(None)
+
+
+class Grant:
+    """What a turn waits for: its place on a slot, or the reason why it gets none."""
+
+    __slots__ = ("_given", "_place", "_refusal", "_slot")
+
+    def __init__(self) -> None:
+        self._given: asyncio.Future[None] | None = None
+        self._slot = -1
+        self._place: Place | None = None
+        self._refusal: Exception | None = None
+
+    def give(self, slot: int, place: Place) -> None:
+        """Let the turn run on *slot* when its *place* in line comes."""
+        self._slot, self._place = slot, place
+        self._tell()
+
+    def refuse(self, error: Exception) -> None:
+        """Let the turn fail with *error*."""
+        self._refusal = error
+        self._tell()
+
+    async def wait(self) -> tuple[int, Place]:
+        """Return slot and place, or raise the refusal."""
+        if self._place is None and self._refusal is None:
+            self._given = asyncio.get_running_loop().create_future()
+            try:
+                await self._given
+            except BaseException:
+                self.withdraw()
+                raise
+        if self._refusal is not None:
+            raise self._refusal
+        assert self._place is not None
+        place, self._place = self._place, None
+        return self._slot, place
+
+    def withdraw(self) -> None:
+        """Give back a place that nobody is going to use."""
+        if self._place is not None:
+            self._place.leave()
+            self._place = None
+
+    def _tell(self) -> None:
+        if self._given is not None and not self._given.done():
+            self._given.set_result(None)

@@ -33,9 +33,9 @@ from ..scheduler import (
     TurnSubmitted,
     UnknownSession,
 )
-from .dispatch import Dispatch, Grant
+from .dispatch import Dispatch
 from .errors import SessionBusy, SessionEnded, Unsupported, WrongInput
-from .slots import Place
+from .slots import Grant, Place
 
 # A prompt that kills the engine kills the next one too.
 _MAX_RECOVERIES = 2
