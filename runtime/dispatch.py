@@ -74,7 +74,8 @@ class Dispatch:
         self._chores = SlotLine()  # what concerns the store alone
         self._lanes: dict[SessionId, Lane] = {}
         self._grants: dict[SessionId, Grant] = {}
-        self._in_store: set[SessionId] = set()
+        self._parked: set[SessionId] = set()  # whose copy in the store is of use
+        self._in_store: set[SessionId] = set()  # of whom anything may be in the store
         self.recovery = Recovery(backend)
         self._timer: Timer | None = None
         self._timer_s: float | None = None
@@ -139,9 +140,8 @@ class Dispatch:
         for slot in range(len(self._lines)):
             with contextlib.suppress(BackendError):
                 await self.backend.release(slot)
-        keys = list(self._in_store)
-        self._in_store.clear()
-        for session in keys:
+        self._parked.clear()
+        for session in list(self._in_store):
             await self._forget(session)
 
     # ---- planning --------------------------------------------------------------------
@@ -181,7 +181,7 @@ class Dispatch:
             self._lines[released.slot].post(partial(self._release, released))
         for forgotten in plan.forget:
             self._tell(forgotten)
-            self._in_store.discard(forgotten.session)
+            self._parked.discard(forgotten.session)
             self._chores.post(partial(self._forget, forgotten.session))
         for copy in plan.copy:
             self._tell(copy)
@@ -217,9 +217,10 @@ class Dispatch:
             await self.backend.release(released.slot)
 
     async def _forget(self, session: SessionId) -> None:
-        if session not in self._in_store:  # else a newer copy has the key by now
+        if session not in self._parked:  # else a newer copy has the key by now
             with contextlib.suppress(Exception):
                 await self._store.drop(session)
+            self._in_store.discard(session)
 
     async def _copy(self, copy: CopyStarted, ids: Sequence[int]) -> None:
         began_s = self.clock.now_s()
@@ -228,6 +229,7 @@ class Dispatch:
             state = await self.backend.export_kv(copy.slot, copy.session, ids)
             self._in_store.add(copy.session)
             receipt = await self._store.park(state)
+            self._parked.add(copy.session)
         except Exception as error:  # what can't be copied is computed again
             now_s = self.clock.now_s()
             self._moved(
@@ -292,7 +294,7 @@ class Dispatch:
             self.happen(event)
 
     def _lose_copy(self, session: SessionId) -> None:
-        self._in_store.discard(session)
+        self._parked.discard(session)
         # The store may be shared, and the session may have ended meanwhile.
         with contextlib.suppress(UnknownSession):
             self._moved(CopyLost(at_s=self.clock.now_s(), session=session))
