@@ -5,11 +5,17 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from hypothesis import settings
 
 from kvalet.backends import ModelUnavailable
 from kvalet.backends.llama import fetch_default_model
 
 from .tiny_model import write_tiny_model
+
+# At home every run looks at new examples; CI judges a change, so it repeats itself.
+settings.register_profile("home", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "home")
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,12 @@
 
 llama-server hands out a slot's state as a file only. On a tmpfs that is a copy in
 memory; on a disk it is disk traffic, which the caller is told about. The folder is
-private, its name cannot be guessed, and it goes away with the engine.
+private, its name cannot be guessed, and it goes away with the engine. Where both that
+engine and its owner were killed at once, nobody is left to remove it; so each owner
+holds a lock in its folder, and whoever comes next removes folders whose lock is free.
 """
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -12,9 +15,12 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import IO, Final, Self
 
 MEMORY_FOLDERS: Final = (Path("/dev/shm"),)
+
+_PREFIX: Final = "kvalet-slots-"
+_OWNER: Final = ".owner"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +30,7 @@ class Scratch:
     folder: Path
     in_memory: bool
     note: str
+    lock: IO[bytes]
 
     @classmethod
     def create(
@@ -31,12 +38,19 @@ class Scratch:
     ) -> Self:
         """Make the folder where *needed_bytes* fit, in memory if at all possible."""
         for parent in memory_folders:
-            if os.access(parent, os.W_OK) and free_bytes(parent) >= needed_bytes:
-                return cls(folder=_private_folder(parent), in_memory=True, note="")
+            if not os.access(parent, os.W_OK):
+                continue
+            remove_abandoned(parent)
+            if free_bytes(parent) >= needed_bytes:
+                folder, lock = _private_folder(parent)
+                return cls(folder=folder, in_memory=True, note="", lock=lock)
         parent = Path(tempfile.gettempdir())
+        remove_abandoned(parent)
+        folder, lock = _private_folder(parent)
         return cls(
-            folder=_private_folder(parent),
+            folder=folder,
             in_memory=False,
+            lock=lock,
             note=(
                 f"slot files go through {parent}, not through memory: no tmpfs has "
                 f"the {needed_bytes:,} bytes free that two full slots take"
@@ -54,6 +68,7 @@ class Scratch:
     def remove(self) -> None:
         """Remove the folder and everything in it; removing it twice is no error."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.lock.close()
 
 
 def free_bytes(folder: Path) -> int:
@@ -62,6 +77,38 @@ def free_bytes(folder: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def _private_folder(parent: Path) -> Path:
+def remove_abandoned(parent: Path) -> None:
+    """Remove the folders below *parent* whose owners are gone."""
+    for owner in parent.glob(f"{_PREFIX}*/{_OWNER}"):
+        # A folder may be another user's, or gone by now.
+        with contextlib.suppress(OSError), _opened(owner, os.O_NOFOLLOW) as lock:
+            if _locked(lock):
+                shutil.rmtree(owner.parent, ignore_errors=True)
+
+
+def _private_folder(parent: Path) -> tuple[Path, IO[bytes]]:
     # mkdtemp makes it with mode 0700 and never reuses what is there.
-    return Path(tempfile.mkdtemp(prefix="kvalet-slots-", dir=parent))
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    # Locked under another name first: what has its final name is never found unlocked.
+    draft = folder / f"{_OWNER}.draft"
+    lock = _opened(draft, os.O_CREAT | os.O_EXCL)
+    _locked(lock)
+    draft.rename(folder / _OWNER)
+    return folder, lock
+
+
+def _opened(path: Path, flags: int) -> IO[bytes]:
+    return os.fdopen(os.open(path, os.O_RDWR | flags, 0o600), "r+b", buffering=0)
+
+
+def _locked(lock: IO[bytes]) -> bool:
+    """Take the lock of an open file if it is free; the kernel frees it with us."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks here, so nothing is ever known to be abandoned
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

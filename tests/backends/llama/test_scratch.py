@@ -1,6 +1,8 @@
 """The folder for slot files: in memory where possible, private, and gone afterwards."""
 
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 from kvalet.backends.llama.scratch import Scratch
@@ -37,6 +39,8 @@ def test_the_folder_is_private(tmp_path: Path) -> None:
     assert stat.S_IMODE(first.folder.stat().st_mode) == 0o700
     assert first.folder != second.folder
     assert first.new_path() != first.new_path()
+    first.remove()
+    second.remove()
 
 
 def test_removal_takes_everything(tmp_path: Path) -> None:
@@ -46,3 +50,23 @@ def test_removal_takes_everything(tmp_path: Path) -> None:
     scratch.remove()
     scratch.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_killed_owners_left_is_removed(tmp_path: Path) -> None:
+    """A folder whose owner was killed goes when the next one is made; others stay."""
+    program = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from kvalet.backends.llama.scratch import Scratch\n"
+        "scratch = Scratch.create(1, memory_folders=[Path(sys.argv[1])])\n"
+        "scratch.new_path().write_bytes(b'kv')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    assert len(list(tmp_path.iterdir())) == 1
+    living = Scratch.create(1, memory_folders=[tmp_path])
+    assert list(tmp_path.iterdir()) == [living.folder]
+    another = Scratch.create(1, memory_folders=[tmp_path])
+    assert living.folder.exists()
+    living.remove()
+    another.remove()
