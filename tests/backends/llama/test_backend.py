@@ -79,8 +79,9 @@ async def is_busy(backend: LlamaBackend, slot: int) -> bool:
 
 
 def files(folder: Path) -> list[Path]:
-    """Return every file below *folder*."""
-    return [path for path in folder.rglob("*.slot") if path.is_file()]
+    """Return every file below *folder* but its owner's lock."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in paths if path.name != ".owner"]
 
 
 @pytest.mark.parametrize("start", [0, 1, 2, 3])
