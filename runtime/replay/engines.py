@@ -23,6 +23,9 @@ BACKEND_NAMES = ("llama", "simulated")
 # A step of the context size: sizes repeat, so runs compare.
 _CONTEXT_STEP_TOKENS = 256
 
+# From here on a run deserves a warning.
+_LONG_S = 300.0
+
 # What prompts are drawn from: ordinary text, so that ids are ordinary ones.
 _TEXT = (
     "The agent reads a file, runs the tests, looks for the function that fails and "
@@ -127,14 +130,31 @@ def _fit(
     fitted = scaled_to_fit(wanted, context_tokens=limit)
     notes: tuple[str, ...] = ()
     if needed > limit:
+        scale = fitted.longest_context_tokens / needed
         notes = (
             f"the longest context has {needed} tokens and a slot holds {limit}: all "
-            f"token counts are scaled by about {limit / needed:.4f}",
+            f"token counts are scaled by about {scale:.4f}",
         )
+    notes += _patience(fitted)
     if options.context_tokens is not None:
         return fitted, options.context_tokens, notes
     steps = -(-fitted.longest_context_tokens // _CONTEXT_STEP_TOKENS)
     return fitted, min(limit, steps * _CONTEXT_STEP_TOKENS), notes
+
+
+def _patience(trace: Trace) -> tuple[str, ...]:
+    """Say so where the recorded waits make a run in real time a long one."""
+    wait_s = max(
+        sum(step.gap_ms or step.tool_ms or 0 for step in session.steps) / 1000
+        for session in trace.sessions
+    )
+    if wait_s < _LONG_S:
+        return ()
+    return (
+        f"one session waits {wait_s / 60:,.0f} minutes for its tools and users, and so "
+        "will each policy's run; --time-scale, --sessions or --backend simulated make "
+        "it shorter",
+    )
 
 
 def _scaled(trace: Trace, options: EngineOptions) -> Trace:

@@ -38,6 +38,12 @@ class Outcome:
         ]
 
 
+def trace_of(*sessions: TraceSession) -> Trace:
+    """Return a trace of these sessions."""
+    header = Header(schema=SCHEMA, source=Source(format="test"))
+    return Trace(header=header, sessions=sessions)
+
+
 def replay(
     *sessions: TraceSession,
     policy: str = "keep",
@@ -47,8 +53,7 @@ def replay(
     store_bytes: int | None = None,
 ) -> Outcome:
     """Replay sessions under one policy."""
-    header = Header(schema=SCHEMA, source=Source(format="test"))
-    trace = Trace(header=header, sessions=sessions)
+    trace = trace_of(*sessions)
     events: list[Event] = []
     turns: list[None] = []
 
