@@ -369,12 +369,13 @@ class Scheduler:
             draft.forget.append(CopyForgotten(at_s=now_s, session=session.id))
 
     def _forget_useless(self, draft: Draft, now_s: float) -> None:
-        for session in self._useless_copies:
-            # A newer copy, made or in the making, lives under the same key.
-            newer = session.copied_tokens or session.residency is Residency.PARKING
-            if not newer:
+        useless, self._useless_copies = self._useless_copies, []
+        for session in useless:
+            if session.residency is Residency.PARKING:
+                # A newer copy is in the making under the same key; it may yet fail.
+                self._useless_copies.append(session)
+            elif not session.copied_tokens:
                 draft.forget.append(CopyForgotten(at_s=now_s, session=session.id))
-        self._useless_copies.clear()
 
     # ---- admission -------------------------------------------------------------------
 

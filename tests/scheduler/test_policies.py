@@ -204,3 +204,17 @@ def test_wrong_policies_get_a_sentence(text: str, sentence: str) -> None:
 def test_names_are_normalised(text: str, name: str) -> None:
     """Durations may be written in the usual ways; the name says seconds."""
     assert parse_policy(text).name == name
+
+
+def test_an_old_copy_is_forgotten_when_the_newer_one_fails() -> None:
+    """A history replaced during a copy leaves nothing behind, even if that fails."""
+    carrier = in_a_tool("park")
+    carrier.end_tool("a")
+    carrier.finish(0)
+    carrier.run("a", 40)
+    carrier.tool("a", "c2")  # copies the grown state
+    carrier.end_tool("a", "c2")
+    carrier.submit("a", prompt=5, prefix=0)
+    assert not any(plan.forget for plan in carrier.plans)
+    carrier.fail(0)
+    assert [session.session for session in carrier.plans[-1].forget] == ["a"]
