@@ -237,11 +237,12 @@ def _ending(status: int) -> str:
 
 def _last_words(log: IO[bytes], *, newest: bool) -> str:
     """Return the one line of the log that says most, as the end of a sentence."""
-    if log.closed:
+    try:
+        size = log.seek(0, 2)
+        log.seek(max(0, size - _TAIL_BYTES))
+        text = log.read().decode("utf-8", "replace")
+    except ValueError:  # closed, perhaps this moment, by the thread that stops it
         return ""
-    size = log.seek(0, 2)
-    log.seek(max(0, size - _TAIL_BYTES))
-    text = log.read().decode("utf-8", "replace")
     lines = [_LOG_PREFIX.sub("", line).strip() for line in text.splitlines()]
     lines = [line for line in lines if line]
     if newest:
