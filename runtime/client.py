@@ -19,6 +19,7 @@ from ..backends import Sampling
 from ..scheduler import CallId, SessionId
 from .dispatch import Dispatch
 from .errors import SessionBusy, SessionEnded
+from .tool_class import ToolClass, tool_class
 from .tools import ToolCall
 from .turn import Append, ChatMessage, Conversation, Replace, Turn
 
@@ -78,16 +79,24 @@ class Session:
         said = Replace(messages=messages)
         return Turn(self._conversation, said, max_tokens, sampling or Sampling())
 
-    def tool(self, name: str) -> ToolCall:
+    def tool(
+        self,
+        name: str,
+        *,
+        command: str | None = None,
+        class_name: ToolClass | None = None,
+    ) -> ToolCall:
         """Return a tool call to enter with ``async with``, or to ``run`` an awaitable.
 
-        Calls that overlap are one wait of the session.
+        Calls that overlap are one wait of the session. The call's class follows from
+        its name and, for shells, from the *command*, which is not kept; or it is given.
         """
         if self._conversation.ended:
             raise SessionEnded(f"session {self.id!r} is closed")
         self._calls += 1
         call = CallId(f"{self.id}/{self._calls}")
-        return ToolCall(self._dispatch, self._conversation.id, call, name)
+        kind = class_name or tool_class(name, command)
+        return ToolCall(self._dispatch, self._conversation.id, call, name, kind)
 
     async def aclose(self) -> None:
         """End the session and let its state go, wherever it is."""

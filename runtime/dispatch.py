@@ -76,6 +76,7 @@ class Dispatch:
         self._grants: dict[SessionId, Grant] = {}
         self._parked: set[SessionId] = set()  # whose copy in the store is of use
         self._in_store: set[SessionId] = set()  # of whom anything may be in the store
+        self._restored: set[SessionId] = set()  # whose restore no prefill has proved
         self.recovery = Recovery(backend)
         self._timer: Timer | None = None
         self._timer_s: float | None = None
@@ -108,6 +109,7 @@ class Dispatch:
         """End a session and let its state go, wherever it is."""
         self.happen(SessionClosed(at_s=self.clock.now_s(), session=session))
         del self._lanes[session]
+        self._restored.discard(session)
 
     def expect(self, session: SessionId) -> Grant:
         """Return the grant that the next start of *session* is going to fulfil."""
@@ -118,6 +120,13 @@ class Dispatch:
     def abandon(self, session: SessionId) -> None:
         """Expect no start of *session* any more: its turn has been given up."""
         self._grants.pop(session, None)
+
+    def verify_restore(self, session: SessionId, reused_all: bool) -> bool | None:
+        """Return whether a restore that has just been proved was real; None if none."""
+        if session not in self._restored:
+            return None
+        self._restored.discard(session)
+        return reused_all
 
     async def recover(self, session: SessionId, generation: int) -> None:
         """Replace the engine that *session* has lost in *generation*."""
@@ -263,6 +272,7 @@ class Dispatch:
                 )
             )
             return
+        self._restored.add(restore.session)
         now_s = self.clock.now_s()
         self._moved(
             Restored(

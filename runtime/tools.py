@@ -15,6 +15,7 @@ import anyio
 from ..scheduler import CallId, SchedulerError, SessionId, ToolEnded, ToolStarted
 from .dispatch import Dispatch
 from .errors import SessionEnded
+from .tool_class import ToolClass
 
 Result = TypeVar("Result")
 
@@ -28,12 +29,18 @@ class ToolCall:
     """
 
     def __init__(
-        self, dispatch: Dispatch, session: SessionId, call: CallId, name: str
+        self,
+        dispatch: Dispatch,
+        session: SessionId,
+        call: CallId,
+        name: str,
+        class_name: ToolClass,
     ) -> None:
         self._dispatch = dispatch
         self._session = session
         self._call = call
         self._name = name
+        self._class = class_name
         self._began_s = 0.0
         self._status = "ok"
 
@@ -45,6 +52,7 @@ class ToolCall:
                 session=self._session,
                 call=self._call,
                 tool=self._name,
+                tool_class=self._class,
             )
         )
         return self
@@ -64,6 +72,7 @@ class ToolCall:
                     session=self._session,
                     call=self._call,
                     tool=self._name,
+                    tool_class=self._class,
                     seconds=now_s - self._began_s,
                     status=self._status if error is None else _status_of(error),
                 )

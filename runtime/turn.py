@@ -316,13 +316,16 @@ class Turn:
             if self._first_s is None:  # a resumed turn has had its first token
                 self._started_s, self._first_s = began_s, self._now_s()
                 self._reused_tokens = prefilled.reused_tokens
+            # The engine computes the last token always: it gives the logits.
+            expected_tokens = min(held, len(request.prompt) - 1)
+            reused_all = prefilled.reused_tokens >= expected_tokens
             done = PrefillDone(
                 at_s=self._now_s(),
                 session=conversation.id,
                 computed_tokens=prefilled.computed_tokens,
                 reused_tokens=prefilled.reused_tokens,
-                # The engine computes the last token always: it gives the logits.
-                expected_tokens=min(held, len(request.prompt) - 1),
+                expected_tokens=expected_tokens,
+                verified=self._dispatch.verify_restore(conversation.id, reused_all),
             )
             first = prefilled.first
             if first is not None:

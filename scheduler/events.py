@@ -55,10 +55,11 @@ class TurnAborted(Event, frozen=True, kw_only=True, gc=False):
 
 
 class ToolStarted(Event, frozen=True, kw_only=True, gc=False):
-    """A tool call began."""
+    """A tool call began; the class is finer than the name where that is a shell."""
 
     call: CallId
     tool: str
+    tool_class: str = "other"
 
 
 class ToolEnded(Event, frozen=True, kw_only=True, gc=False):
@@ -68,6 +69,7 @@ class ToolEnded(Event, frozen=True, kw_only=True, gc=False):
     tool: str
     seconds: float
     status: str
+    tool_class: str = "other"
 
 
 # ---- from the accelerator and the store ----------------------------------------------
@@ -77,12 +79,14 @@ class PrefillDone(Event, frozen=True, kw_only=True, gc=False):
     """The prompt's state is on the accelerator.
 
     ``expected_tokens`` of it should have been reused; less means that the engine had
-    lost, or had never really taken, what was believed to be there.
+    lost, or had never really taken, what was believed to be there. ``verified`` says so
+    of a state that had just been restored, and is None of any other.
     """
 
     computed_tokens: int
     reused_tokens: int
     expected_tokens: int
+    verified: bool | None = None
 
 
 class DecodeDone(Event, frozen=True, kw_only=True, gc=False):

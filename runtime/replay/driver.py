@@ -237,7 +237,8 @@ class _Agent:
         start_s = max(0, tool.start_ms or 0) / 1000
         if start_s:
             await asyncio.sleep(start_s)
-        async with session.tool(tool.name or "unknown") as call:
+        name = tool.name or "unknown"
+        async with session.tool(name, class_name=tool.class_name) as call:
             if tool.status != "ok":
                 call.fail(tool.status)
             await self._work(tool)

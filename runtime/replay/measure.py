@@ -71,7 +71,6 @@ class Measure:
         self._prefixes: dict[SessionId, int] = {}
         self._kv_tokens: dict[SessionId, int] = {}
         self._units: dict[SessionId, float] = {}
-        self._unchecked: set[SessionId] = set()
         self._busy_since_s = 0.0
         self._busy_s = 0.0
         self._repeated_s = 0.0
@@ -132,7 +131,6 @@ class Measure:
                 self._parks.failed += 1
             case Restored():
                 self._restores.add(event)
-                self._unchecked.add(event.session)
             case RestoreFailed():
                 self._restores.failed += 1
             case ToolEnded():
@@ -169,11 +167,9 @@ class Measure:
         self._computed_tokens += computed
         self._repeated_tokens += repeated
         self._repeated_s += seconds * repeated / computed if computed else 0.0
-        if event.session in self._unchecked:
-            self._unchecked.discard(event.session)
-            verified = event.reused_tokens >= event.expected_tokens
-            self._verified += verified
-            self._restores.failed += not verified
+        if event.verified is not None:
+            self._verified += event.verified
+            self._restores.failed += not event.verified
 
     # ---- the report ------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Every event as one log line, JSON or for a console.
 
 A line's name is the event's (``tool_ended``, ``restored``, ...), its fields are the
-event's fields. There is no second vocabulary, and nothing global is configured.
+event's fields; moves of state say their milliseconds besides. There is no second
+vocabulary, and nothing global is configured.
 """
 
 import re
@@ -11,7 +12,7 @@ from typing import Literal, TextIO
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor
 
-from ...scheduler import Event
+from ...scheduler import Copied, Event, Restored
 
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -47,6 +48,9 @@ def log_events(logger: FilteringBoundLogger) -> Callable[[Event], None]:
             name = _WORD.sub("_", kind.__name__).lower()
             names[kind] = name, kind.__struct_fields__
         name, fields = names[kind]
-        logger.info(name, **{field: getattr(event, field) for field in fields})
+        values = {field: getattr(event, field) for field in fields}
+        if isinstance(event, Copied | Restored):
+            values["ms"] = round(event.seconds * 1000, 3)
+        logger.info(name, **values)
 
     return observe

@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from .schema import ToolClass
+from ..tool_class import ToolClass
 
 
 @dataclass(frozen=True, slots=True)

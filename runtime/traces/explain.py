@@ -10,6 +10,7 @@ from typing import Any, cast, get_args
 
 import msgspec
 
+from ..tool_class import ToolClass
 from .schema import (
     SCHEMA,
     Flag,
@@ -18,7 +19,6 @@ from .schema import (
     Next,
     Status,
     Tool,
-    ToolClass,
 )
 
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]+)`")

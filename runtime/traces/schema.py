@@ -12,6 +12,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from ..tool_class import ToolClass
+
 SCHEMA = "kvalet.trace/1"
 """The one schema that this version reads and writes."""
 
@@ -32,22 +34,6 @@ GapSource = Literal["measured", "upper_bound", "includes_llm", "generated"]
 
 HashScope = Literal["trace", "session", "global"]
 """Within what equal ``hash_ids`` mean equal tokens."""
-
-ToolClass = Literal[
-    "shell",
-    "test",
-    "install",
-    "git",
-    "explore",
-    "edit",
-    "read",
-    "search",
-    "web",
-    "subagent",
-    "plan",
-    "other",
-]
-"""The kind of work a tool did, finer than its name where that is a shell."""
 
 Flag = Literal[
     "output_tokens_estimated",

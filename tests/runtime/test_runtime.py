@@ -450,3 +450,16 @@ def test_the_same_program_gives_the_same_events(policy: str) -> None:
     first, second = run_in_virtual_time(run()), run_in_virtual_time(run())
     assert first == second
     assert len(first) > 60
+
+
+@virtual
+async def test_a_restore_is_verified_by_the_next_prefill() -> None:
+    """The event of the first prefill after a restore says whether it was real."""
+    async with open_world() as world:
+        session = world.session("a")
+        await ask(session, 100)
+        await use_tool(session, 50)
+        await ask(session, 10)
+        await ask(session, 10)
+        verified = [event.verified for event in world.heard(PrefillDone)]
+        assert verified == [None, True, None]

@@ -265,3 +265,21 @@ async def test_an_error_in_a_parallel_tool_ends_the_wait() -> None:
         statuses = {ended.tool: ended.status for ended in world.heard(ToolEnded)}
         assert statuses == {"Bash": "cancelled", "Web": "error"}
         assert world.lane("a").phase is Phase.IDLE
+
+
+@virtual
+async def test_a_call_has_a_class() -> None:
+    """It follows from the name and a shell's command, or is given; no command stays."""
+    async with open_world() as world:
+        session = world.session("a")
+        for call in (
+            session.tool("Read"),
+            session.tool("Bash", command="pytest -q tests"),
+            session.tool("lookup", class_name="web"),
+            session.tool("lookup"),
+        ):
+            async with call:
+                pass
+        classes = [event.tool_class for event in world.heard(ToolEnded)]
+        assert classes == ["read", "test", "web", "other"]
+        assert "pytest" not in repr(world.events)

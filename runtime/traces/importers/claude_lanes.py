@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
+from ...tool_class import ToolClass, tool_class
 from ..lines import Advance, read_lines
-from ..schema import Status, ToolClass
-from ..tool_class import tool_class
+from ..schema import Status
 from .claude_records import (
     USED_TYPES,
     Block,

@@ -4,6 +4,7 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
+from kvalet.runtime.tool_class import ToolClass
 from kvalet.runtime.traces import (
     SCHEMA,
     Header,
@@ -19,7 +20,6 @@ from kvalet.runtime.traces.schema import (
     HashScope,
     Next,
     Status,
-    ToolClass,
 )
 
 TEXTS = st.text(min_size=1, max_size=8)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvalet.runtime.traces.tool_class import tool_class
+from kvalet.runtime.tool_class import tool_class
 
 COMMANDS = {
     "python -m pytest -x tests": "test",

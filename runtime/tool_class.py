@@ -7,8 +7,23 @@ itself is private and never kept, so the class is derived before it is dropped.
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
-from .schema import ToolClass
+ToolClass = Literal[
+    "shell",
+    "test",
+    "install",
+    "git",
+    "explore",
+    "edit",
+    "read",
+    "search",
+    "web",
+    "subagent",
+    "plan",
+    "other",
+]
+"""The kind of work a tool did, finer than its name where that is a shell."""
 
 _NAMES: dict[str, ToolClass] = {
     "agent": "subagent",
