@@ -1,0 +1,117 @@
+"""Everything that the scheduler keeps: who is open, holds, waits, moves, runs.
+
+Departures, admission and the scheduler itself write in these books; nobody else does.
+They are also the ``View`` that a policy may look at.
+
+Invariants: a session with a slot is in the ledger, and no other; ``waits`` holds those
+whose state is resident and free to go; ``leaving`` and ``startable`` hold everybody who
+*may* have to leave or start, and are looked through by the next plan.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+
+from .errors import LedgerError, UnknownSession
+from .events import SessionId
+from .ledger import Capacity, Ledger
+from .queue import AdmissionQueue, Rank
+from .session import Departure, Residency, Session
+
+
+class Books:
+    """The state of one accelerator and its sessions, as the scheduler knows it."""
+
+    def __init__(self, *, capacity: Capacity, age_bound_s: float) -> None:
+        self.capacity = capacity
+        self.ledger = Ledger(slots=capacity.slots, kv_tokens=capacity.kv_tokens)
+        self.queue = AdmissionQueue(age_bound_s=age_bound_s)
+        self.sessions: dict[SessionId, Session] = {}
+        # Resident, without a turn and not on the move; longest wait first.
+        self.waits: OrderedDict[SessionId, Session] = OrderedDict()
+        self.leaving: deque[Session] = deque()
+        self.startable: deque[Session] = deque()
+        self.useless_copies: list[Session] = []
+        self.prefilling: set[SessionId] = set()
+        self.moving: set[SessionId] = set()
+        self.running = 0
+
+    # ---- what a policy may look at ---------------------------------------------------
+
+    @property
+    def waiting(self) -> Iterable[Session]:
+        """Resident sessions that wait for a tool or a user, longest wait first."""
+        return self.waits.values()
+
+    @property
+    def free_tokens(self) -> int:
+        """KV tokens that nobody has reserved."""
+        return self.ledger.free_tokens
+
+    # ---- for the scheduler -----------------------------------------------------------
+
+    @property
+    def limit_tokens(self) -> int:
+        """The most tokens that any one turn can have."""
+        return min(self.capacity.context_tokens, self.capacity.kv_tokens)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is in progress that could free memory by its end."""
+        return not (self.running or self.moving or self.prefilling)
+
+    def session(self, session: SessionId) -> Session:
+        """Return the session; raise UnknownSession."""
+        found = self.sessions.get(session)
+        if found is None:
+            raise UnknownSession(f"session {session!r} is not open")
+        return found
+
+    def settle(self, session: Session) -> None:
+        """Give a session that has stopped moving its place in the indexes."""
+        if session.turn is not None:
+            self.startable.append(session)
+        elif session.residency is Residency.RESIDENT and not session.departure_forced:
+            self.ledger.resize(session.id, session.held_tokens)
+            self.waits.setdefault(session.id, session)
+        elif session.residency is Residency.ABSENT and session.slot is not None:
+            session.departure = Departure.DROP
+        if session.departure is not None or session.closed:
+            self.leaving.append(session)
+
+    def rerank(self, session: Session) -> None:
+        """Tell the queue where the state of a waiting turn is now."""
+        if session.id in self.queue:
+            self.queue.rerank(session.id, rank(session))
+
+    def check_integrity(self) -> None:
+        """Raise LedgerError if the ledger disagrees with the sessions."""
+        self.ledger.check_integrity()
+        holders = 0
+        for session in self.sessions.values():
+            held = self.ledger.held_tokens(session.id)
+            holders += session.slot is not None
+            if session.slot is None and held:
+                raise LedgerError(f"{session.id!r} holds {held} tokens without a slot")
+            limit = session.copied_tokens if session.slot is None else held
+            if not session.copied_tokens <= session.held_tokens <= limit:
+                raise LedgerError(
+                    f"{session.id!r} has {session.held_tokens} tokens of state, "
+                    f"{session.copied_tokens} of them copied, and may have {limit}"
+                )
+        if holders != self.ledger.holders:
+            raise LedgerError(
+                f"{holders} sessions have a slot, {self.ledger.holders} are booked"
+            )
+
+
+def rank(session: Session) -> Rank:
+    """Return what admitting the session's turn would cost."""
+    if session.slot is not None:
+        return Rank.RESIDENT
+    return Rank.RETURNING if session.copied_tokens else Rank.NEW
+
+
+def needed_tokens(session: Session) -> int:
+    """What the turn may come to; an edited state holds its full length until then."""
+    assert session.turn is not None
+    return max(session.turn.tokens, session.held_tokens)
