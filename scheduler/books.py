@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 
 from .errors import LedgerError, UnknownSession
-from .events import SessionId
+from .events import CopyLost, Event, SessionId
 from .ledger import Capacity, Ledger
 from .queue import AdmissionQueue, Rank
 from .session import Departure, Residency, Session
@@ -65,6 +65,13 @@ class Books:
         if found is None:
             raise UnknownSession(f"session {session!r} is not open")
         return found
+
+    def enter(self, session: Session, event: Event) -> None:
+        """Apply *event* to *session*; note a copy that it has made useless."""
+        had_copy = session.copied_tokens > 0
+        session.apply(event)
+        if had_copy and session.copied_tokens == 0 and not isinstance(event, CopyLost):
+            self.useless_copies.append(session)
 
     def settle(self, session: Session) -> None:
         """Give a session that has stopped moving its place in the indexes."""

@@ -140,13 +140,11 @@ class Scheduler:
             return
         books = self._books
         session = books.session(event.session)
-        turn, waits, had_copy = session.turn, session.waits, session.copied_tokens > 0
+        turn, waits = session.turn, session.waits
         was_running = turn is not None and turn.running
-        session.apply(event)
+        books.enter(session, event)
         if was_running and (session.turn is None or not session.turn.running):
             books.running -= 1
-        if had_copy and session.copied_tokens == 0 and not isinstance(event, CopyLost):
-            books.useless_copies.append(session)
         if session.waits != waits:
             self._departures.begin_wait(session, now_s)
         self._follow(session, event)
@@ -232,10 +230,7 @@ class Scheduler:
             assert session.slot is not None
             kind = PrefillStarted if session.phase is Phase.PREFILL else DecodeStarted
             event = kind(at_s=now_s, session=session.id, slot=session.slot)
-            had_copy = session.copied_tokens > 0
-            session.apply(event)
-            if had_copy and session.copied_tokens == 0:
-                books.useless_copies.append(session)
+            books.enter(session, event)
             books.running += 1
             draft.start.append(event)
 

@@ -179,6 +179,7 @@ def test_the_header_holds_the_command_line() -> None:
 )
 def test_a_senseless_setting_is_named(name: str, value: float) -> None:
     """The message begins with the setting and its value."""
+    # One value for a field of any type: what mypy objects to is the test's point.
     settings = GeneratorSettings(**{name: value})  # type: ignore[arg-type]
     with pytest.raises(TraceError, match=f"^{name}: {value} is out of range"):
         generate(settings)
