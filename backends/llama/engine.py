@@ -143,8 +143,8 @@ def _spawn(settings: EngineSettings, slot_dir: Path) -> _Child:
         "port": settings.port,
         "slot_dir": str(slot_dir),
     }
-    # A file, not a pipe: nobody has to drain it for the child to go on. It stays open as
-    # long as the child lives, so no block can close it.
+    # A file, not a pipe: nobody has to drain it for the child to go on. It stays open
+    # as long as the child lives, so no block can close it.
     log = tempfile.TemporaryFile()  # noqa: SIM115
     try:
         process = subprocess.Popen(
