@@ -12,6 +12,7 @@ from pathlib import Path
 from .errors import TraceUnreadable
 from .importers.claude_code import ClaudeCodeImporter
 from .importers.importer import Importer
+from .importers.weka import WekaImporter
 from .lines import Advance, first_lines, unreadable
 from .merge import merge_traces
 from .records import detects_records, read_records
@@ -20,7 +21,7 @@ from .trace import Trace
 Progress = Callable[[int, int], None]
 """Told the bytes that have been read, and those to read in all."""
 
-DEFAULT_IMPORTERS: tuple[Importer, ...] = (ClaudeCodeImporter(),)
+DEFAULT_IMPORTERS: tuple[Importer, ...] = (ClaudeCodeImporter(), WekaImporter())
 """What the reader knows besides ``kvalet.trace/1``."""
 
 
