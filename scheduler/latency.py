@@ -65,8 +65,8 @@ class LatencyModel:
     """Learns how long calls take; some 2 KB a tool of one class, for any history.
 
     A call weighs half in its tool's distribution when *half_life_calls* more have come,
-    and less when the tool changes its pace; with None nothing fades ever. Beyond *most_tools* the
-    tool that was longest unseen is forgotten; its class still knows.
+    and less when the tool changes its pace; with None nothing fades ever. Beyond
+    *most_tools* the tool that was longest unseen is forgotten; its class still knows.
     """
 
     def __init__(
