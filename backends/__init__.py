@@ -1,5 +1,6 @@
 """What the runtime needs of a model server, and the backends that provide it."""
 
+from .accelerators import ACCELERATOR_NAMES, Accelerator, accelerator
 from .backend import (
     Backend,
     Capabilities,
@@ -21,9 +22,10 @@ from .errors import (
     ModelUnavailable,
 )
 from .prefix import common_prefix_tokens
-from .simulated import Accelerator, SimulatedBackend
+from .simulated import SimulatedBackend
 
 __all__ = [
+    "ACCELERATOR_NAMES",
     "Accelerator",
     "Backend",
     "BackendError",
@@ -42,5 +44,6 @@ __all__ = [
     "Sampling",
     "SimulatedBackend",
     "Tokenizer",
+    "accelerator",
     "common_prefix_tokens",
 ]

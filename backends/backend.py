@@ -30,6 +30,8 @@ class Capabilities:
 
     ``kv_tokens`` is the capacity of all slots together, ``context_tokens`` of one
     sequence, ``bytes_per_token`` the size of one token's KV rows (0 where unknown).
+    ``identity`` names what its costs depend on: engine, model, threads, device. With
+    ``exports_rows`` an export can leave out the leading rows that the store has.
     """
 
     exports_kv: bool
@@ -37,6 +39,8 @@ class Capabilities:
     kv_tokens: int
     context_tokens: int
     bytes_per_token: int
+    identity: str
+    exports_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +123,14 @@ class Backend(Protocol):
         """
         ...
 
-    async def export_kv(self, slot: int, key: str, token_ids: Sequence[int]) -> KVState:
+    async def export_kv(
+        self, slot: int, key: str, token_ids: Sequence[int], *, first_token: int = 0
+    ) -> KVState:
         """Copy out the state of *slot*, which must be that of exactly *token_ids*.
 
-        The slot keeps its state. Raises ExportFailed or EngineLost.
+        The slot keeps its state. A backend that ``exports_rows`` takes any leading part
+        of what the slot holds, and leaves out the rows before *first_token*; for others
+        that is 0. Raises ExportFailed or EngineLost.
         """
         ...
 

@@ -14,58 +14,12 @@ import asyncio
 import heapq
 from array import array
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 
 from ..state_store import KVState, StateStoreError, hash_token_ids
+from .accelerators import Accelerator
 from .backend import Capabilities, Chunk, FinishReason, Prefilled, Request
-from .errors import BackendError, ContextTooLong, ExportFailed, ImportRefused
+from .errors import ContextTooLong, ExportFailed, ImportRefused
 from .prefix import common_prefix_tokens
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accelerator:
-    """The constants of the cost model.
-
-    Prefill of n tokens behind c others takes
-    ``n * (prefill_token_s + prefill_context_s * (c + n / 2))``;
-    a decode step of a batch takes
-    ``decode_step_s + sum over sequences (decode_sequence_s + decode_context_s * c)``;
-    a copy takes ``copy_setup_s + bytes / rate``.
-
-    The defaults are SmolLM2-135M on one thread of a shared x86 core, fitted to our own
-    measurements (256 to 4,096 tokens: prefill 1.62 to 40 s, decode 24 to 76 ms a token,
-    slot file 2.7 to 51 ms to save and 2.5 to 35 ms to restore).
-    """
-
-    prefill_token_s: float = 6.1e-3
-    prefill_context_s: float = 1.8e-6
-    decode_step_s: float = 18e-3
-    decode_sequence_s: float = 2.7e-3
-    decode_context_s: float = 13e-6
-    copy_setup_s: float = 2e-3
-    save_bytes_per_s: float = 1.9e9
-    restore_bytes_per_s: float = 2.7e9
-    bytes_per_token: int = 23_040
-
-    def __post_init__(self) -> None:
-        for name in self.__dataclass_fields__:
-            if getattr(self, name) < 0:
-                raise BackendError(f"{name} of the accelerator must not be negative")
-        if not (self.save_bytes_per_s and self.restore_bytes_per_s):
-            raise BackendError("the rates of the accelerator's link must not be zero")
-
-    def prefill_s(self, new_tokens: int, context_tokens: int) -> float:
-        """Return the seconds for *new_tokens* behind *context_tokens*."""
-        depth = context_tokens + new_tokens / 2
-        return new_tokens * (self.prefill_token_s + self.prefill_context_s * depth)
-
-    def step_s(self, sequences: int, context_tokens: int) -> float:
-        """Return the seconds of one decode step of a batch."""
-        per_sequence = sequences * self.decode_sequence_s
-        return (
-            self.decode_step_s + per_sequence + context_tokens * self.decode_context_s
-        )
-
 
 _NO_TOKENS = array("i")
 _SAMPLED = 0  # the token that every simulated answer consists of
@@ -104,10 +58,9 @@ class _Slot:
         """What is held, in full."""
         return self.prompt + _answer(self.answer_tokens)
 
-    def holds(self, ids: "array[int]") -> bool:
-        """Return whether exactly *ids* are held."""
-        length = len(self.prompt) + self.answer_tokens
-        return length == len(ids) == self.common_tokens(ids)
+    def begins_with(self, ids: "array[int]") -> bool:
+        """Return whether *ids* lead what is held."""
+        return len(ids) == self.common_tokens(ids)
 
 
 def _answer(tokens: int) -> "array[int]":
@@ -121,9 +74,11 @@ class SimulatedBackend:
         self,
         *,
         accelerator: Accelerator | None = None,
+        name: str = "smollm2-cpu",
         slots: int = 2,
         kv_tokens: int | None = None,
         context_tokens: int | None = None,
+        exports_rows: bool = True,
     ) -> None:
         self._accelerator = accelerator or Accelerator()
         total = 4096 * slots if kv_tokens is None else kv_tokens
@@ -133,6 +88,8 @@ class SimulatedBackend:
             kv_tokens=total,
             context_tokens=total if context_tokens is None else context_tokens,
             bytes_per_token=self._accelerator.bytes_per_token,
+            identity=f"simulated {name}",
+            exports_rows=exports_rows,
         )
         self._slots = [_Slot() for _ in range(slots)]
         self._compute = asyncio.Lock()
@@ -188,14 +145,21 @@ class SimulatedBackend:
         ids = (_SAMPLED,) * rest
         yield Chunk(token_ids=ids, text="", finish=FinishReason.LENGTH)
 
-    async def export_kv(self, slot: int, key: str, token_ids: Sequence[int]) -> KVState:
+    def become(self, accelerator: Accelerator) -> None:
+        """Go on as *accelerator*: a link that has slowed down, a model swapped."""
+        self._accelerator = accelerator
+        self._batch.become(accelerator)
+
+    async def export_kv(
+        self, slot: int, key: str, token_ids: Sequence[int], *, first_token: int = 0
+    ) -> KVState:
         """Wait as long as the copy would take; the payload only names the tokens."""
         ids = _as_array(token_ids)
-        if not self._slots[slot].holds(ids):
+        if not self._slots[slot].begins_with(ids):
             raise ExportFailed(
                 f"slot {slot} does not hold the {len(ids)} tokens of {key!r}"
             )
-        size = len(ids) * self._accelerator.bytes_per_token
+        size = (len(ids) - first_token) * self._accelerator.bytes_per_token
         async with self._link:
             await asyncio.sleep(self._copy_s(size, self._accelerator.save_bytes_per_s))
         return KVState.seal(
@@ -206,6 +170,7 @@ class SimulatedBackend:
             token_ids=ids,
             payload=len(ids).to_bytes(8, "little"),
             kv_bytes=size,
+            first_token=first_token,
         )
 
     async def import_kv(
@@ -285,6 +250,13 @@ class _DecodeBatch:
             self._leaves = [leave for leave in self._leaves if leave[2] is not done]
             heapq.heapify(self._leaves)
             self._change(loop, -1, -context_tokens)
+
+    def become(self, accelerator: Accelerator) -> None:
+        """Take the step time of another accelerator from now on."""
+        loop = asyncio.get_running_loop()
+        self._book(loop)
+        self._accelerator = accelerator
+        self._change(loop, 0, 0)
 
     def _book(self, loop: asyncio.AbstractEventLoop) -> None:
         now_s = loop.time()

@@ -235,7 +235,9 @@ class Dispatch:
         began_s = self.clock.now_s()
         try:
             await self.recovery.wait()
-            state = await self.backend.export_kv(copy.slot, copy.session, ids)
+            state = await self.backend.export_kv(
+                copy.slot, copy.session, ids, first_token=copy.first_token
+            )
             self._in_store.add(copy.session)
             receipt = await self._store.park(state)
             self._parked.add(copy.session)

@@ -59,7 +59,7 @@ class Runtime:
         self._dispatch: Dispatch | None = None
         self._stack = AsyncExitStack()
         can = backend.capabilities
-        if self._policy.departure is Departure.PARK and not can.exports_kv:
+        if self._policy.traits.departure is Departure.PARK and not can.exports_kv:
             raise Unsupported(
                 f"policy {self._policy.name!r} moves KV state, and "
                 f"{type(backend).__name__} cannot export any"
@@ -68,6 +68,9 @@ class Runtime:
             slots=can.slots,
             kv_tokens=can.kv_tokens,
             context_tokens=can.context_tokens,
+            bytes_per_token=can.bytes_per_token,
+            exports_kv=can.exports_kv,
+            exports_rows=can.exports_rows,
         )
 
     async def __aenter__(self) -> Self:

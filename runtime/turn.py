@@ -310,7 +310,7 @@ class Turn:
             await self._dispatch.recovery.wait()
             self._generation = self._dispatch.recovery.generation
             began_s = self._now_s()
-            held = self._dispatch.scheduler.session(conversation.id).kv_tokens
+            held = self._dispatch.scheduler.session(conversation.id).reusable_tokens
             conversation.tokens = _ids(request)
             prefilled = await self._dispatch.backend.prefill(slot, request)
             if self._first_s is None:  # a resumed turn has had its first token
@@ -326,6 +326,7 @@ class Turn:
                 reused_tokens=prefilled.reused_tokens,
                 expected_tokens=expected_tokens,
                 verified=self._dispatch.verify_restore(conversation.id, reused_all),
+                busy_s=prefilled.busy_s,
             )
             first = prefilled.first
             if first is not None:

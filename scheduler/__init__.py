@@ -1,5 +1,6 @@
 """Decides: events in, plans out. No clock, no I/O, no randomness."""
 
+from .cost import CostModel
 from .errors import (
     IllegalMove,
     InvalidSetting,
@@ -34,24 +35,30 @@ from .events import (
     TurnRejected,
     TurnSubmitted,
 )
+from .fairness import Service
+from .latency import LatencyModel, ToolCounts
 from .ledger import Capacity, Ledger
+from .outlook import Outlook
 from .plan import Plan
-from .policies import POLICY_NAMES, Drop, Keep, Park, parse_policy
-from .policy import Policy, Retention, View
-from .queue import AdmissionQueue, Head, Rank
+from .policies import POLICY_NAMES, Auto, Drop, Keep, Park, parse_policy
+from .policy import Policy, Retention, Traits, Victim, View
+from .queue import AdmissionQueue, Claim, Head, Rank
 from .scheduler import Scheduler, SchedulerSettings
 from .session import Departure, Phase, Residency, Session, Turn
 
 __all__ = [
     "POLICY_NAMES",
     "AdmissionQueue",
+    "Auto",
     "CallId",
     "Capacity",
+    "Claim",
     "Copied",
     "CopyFailed",
     "CopyForgotten",
     "CopyLost",
     "CopyStarted",
+    "CostModel",
     "DecodeDone",
     "DecodeStarted",
     "Departure",
@@ -62,8 +69,10 @@ __all__ = [
     "IllegalMove",
     "InvalidSetting",
     "Keep",
+    "LatencyModel",
     "Ledger",
     "LedgerError",
+    "Outlook",
     "Park",
     "Phase",
     "Plan",
@@ -80,18 +89,22 @@ __all__ = [
     "Scheduler",
     "SchedulerError",
     "SchedulerSettings",
+    "Service",
     "Session",
     "SessionClosed",
     "SessionId",
     "SessionOpened",
+    "ToolCounts",
     "ToolEnded",
     "ToolStarted",
+    "Traits",
     "Turn",
     "TurnAborted",
     "TurnAdmitted",
     "TurnRejected",
     "TurnSubmitted",
     "UnknownSession",
+    "Victim",
     "View",
     "parse_policy",
 ]

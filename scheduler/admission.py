@@ -9,23 +9,39 @@ from collections.abc import Iterator
 
 from .books import Books, needed_tokens, rank
 from .departures import Departures
-from .events import RestoreStarted, TurnAdmitted, TurnRejected
+from .events import TurnAdmitted, TurnRejected
+from .link import Link
 from .plan import Draft
-from .policy import Policy
-from .queue import Head
+from .policy import Policy, Victim, View
+from .queue import Claim, Head, Rank
 from .room import Lack, choose_victims
 from .session import Residency, Session, Turn
+
+# So many turns are let in beyond those that prefill; more would fix the order of turns
+# too early, and hold memory that is not used yet.
+_LOOKAHEAD = 2
+_FOLLOWERS = 8
+
+_PATIENCE_S = 10.0
 
 
 class Admission:
     """Admits turns, ``max_prefills`` at most between admission and first token."""
 
     def __init__(
-        self, books: Books, policy: Policy, departures: Departures, max_prefills: int
+        self,
+        books: Books,
+        policy: Policy,
+        view: View,
+        departures: Departures,
+        link: Link,
+        max_prefills: int,
     ) -> None:
         self._books = books
         self._policy = policy
+        self._view = view
         self._departures = departures
+        self._link = link
         self._max_prefills = max_prefills
         self._hopeless: list[tuple[Session, Turn]] = []
         self.forced = 0
@@ -35,15 +51,24 @@ class Admission:
         """Whether the next plan has a turn to reject."""
         return bool(self._hopeless)
 
-    def enqueue(self, session: Session, submitted_s: float) -> None:
+    def enqueue(self, session: Session) -> None:
         """Queue a turn that has been submitted, or mark it for rejection."""
-        self._books.waits.pop(session.id, None)
+        self._books.end_wait(session)
         turn = session.turn
         assert turn is not None
         if turn.tokens > self._books.limit_tokens:
             self._hopeless.append((session, turn))
-        else:
-            self._books.queue.push(session.id, rank(session), submitted_s)
+            return
+        self._books.queue.push(
+            Claim(
+                session=session.id,
+                rank=rank(session),
+                submitted_s=turn.submitted_s,
+                tenant=session.tenant,
+                priority=session.priority,
+                due_s=self._due_s(session, turn),
+            )
+        )
 
     def reject_hopeless(self, draft: Draft, now_s: float) -> None:
         """Reject the turns that can never run here."""
@@ -64,25 +89,106 @@ class Admission:
     def admit_fitting(self, draft: Draft, now_s: float) -> bool:
         """Admit from the head on; return whether memory stopped it."""
         books = self._books
-        while len(books.prefilling) < self._max_prefills:
+        while len(books.prefilling) < self._max_prefills + _LOOKAHEAD:
             head = books.queue.head(now_s)
             if head is None:
                 return False
             session = books.sessions[head.session]
-            if not self._fits(session):
-                self._make_room(session, head, draft, now_s)
-                if not self._fits(session):
-                    return True
-            self._take(session, head, draft, now_s)
+            if not self._has_turn(session):
+                return False
+            forced = head.forced or (books.idle and rank(session) is not Rank.NEW)
+            if self._may_enter(session, forced, draft, now_s):
+                self._take(session, head, draft, now_s)
+            elif head.forced or not self._fill_in(session, draft, now_s):
+                return True
         return False
+
+    def _fill_in(self, blocked: Session, draft: Draft, now_s: float) -> bool:
+        """Let somebody in who fits as it is while *blocked* waits for its room.
+
+        Otherwise memory lies idle before a large context. Whoever is blocked has the
+        patience for it only for a while: then what comes free is kept for it.
+        """
+        assert blocked.turn is not None
+        if now_s - blocked.turn.submitted_s > _PATIENCE_S:
+            return False
+        books = self._books
+        for session_id in books.queue.followers(_FOLLOWERS):
+            session = books.sessions[session_id]
+            if session is blocked or not self._has_turn(session):
+                continue
+            reserve = self._reserve(session)
+            if rank(session) is Rank.NEW:
+                lack = self._lack(session, reserve)
+                if not self._policy.admits(session, lack.tokens, self._view, now_s):
+                    continue
+            if self._fits(session, reserve):
+                self._take(session, Head(session_id, False), draft, now_s)
+                return True
+        return False
+
+    def _reserve(self, session: Session) -> int:
+        """Return what a turn has to leave free for the growth of those resident."""
+        if self._policy.traits.reserves_growth and session.slot is None:
+            return self._view.growth_tokens
+        return 0
+
+    def _has_turn(self, session: Session) -> bool:
+        """Return whether the accelerator or the link would get to *session* soon.
+
+        Beyond those that prefill, resident turns are let in for what they grow by, and
+        parked ones so that their restore overlaps. Who has all to compute waits
+        outside: its memory would only lie idle.
+        """
+        admitted = len(self._books.prefilling)
+        if admitted < self._max_prefills:
+            return True
+        ahead = session.slot is not None or (
+            session.residency is Residency.PARKED and not self._recomputes(session)
+        )
+        return ahead and admitted < self._max_prefills + _LOOKAHEAD
+
+    def _may_enter(
+        self, session: Session, forced: bool, draft: Draft, now_s: float
+    ) -> bool:
+        """Return whether *session* fits now; let others make room where they should."""
+        reserve = 0 if forced else self._reserve(session)
+        lack = self._lack(session, reserve)
+        new = rank(session) is Rank.NEW and not forced
+        if new and not self._policy.admits(session, lack.tokens, self._view, now_s):
+            return False
+        if lack.tokens <= 0 and lack.slots <= 0:
+            return True
+        self._make_room(session, lack, forced, draft, now_s)
+        return self._fits(session, reserve)
+
+    def _fits(self, session: Session, reserve: int) -> bool:
+        ledger = self._books.ledger
+        slot_free = session.slot is not None or ledger.free_slots > 0
+        return slot_free and self._growth(session) + reserve <= ledger.free_tokens
+
+    def _due_s(self, session: Session, turn: Turn) -> float | None:
+        """Return when the turn must go before others to meet its deadline."""
+        if turn.deadline_s is None:
+            return None
+        outlook = self._view.outlook
+        kept_tokens = session.kv_tokens
+        work_s = outlook.prefill_s(turn.prompt_tokens - kept_tokens, kept_tokens)
+        if session.slot is None:
+            work_s += outlook.back_s(kept_tokens)
+        # Another turn may be at work when this one becomes urgent.
+        return turn.deadline_s - 2 * work_s
 
     def _growth(self, session: Session) -> int:
         return needed_tokens(session) - self._books.ledger.held_tokens(session.id)
 
-    def _fits(self, session: Session) -> bool:
+    def _lack(self, session: Session, reserve: int) -> Lack:
+        """Return what *session* lacks of what is free now."""
         ledger = self._books.ledger
-        slot_free = session.slot is not None or ledger.free_slots > 0
-        return slot_free and self._growth(session) <= ledger.free_tokens
+        return Lack(
+            tokens=self._growth(session) + reserve - ledger.free_tokens,
+            slots=(session.slot is None) - ledger.free_slots,
+        )
 
     def _take(self, session: Session, head: Head, draft: Draft, now_s: float) -> None:
         books = self._books
@@ -91,64 +197,66 @@ class Admission:
         if slot is None:
             slot = books.ledger.open(session.id, needed_tokens(session))
         else:
+            books.note_growth(self._growth(session))
             books.ledger.resize(session.id, needed_tokens(session))
+        recomputed = session.residency is Residency.PARKED and self._recomputes(session)
         admitted = TurnAdmitted(
-            at_s=now_s, session=session.id, slot=slot, forced=head.forced
+            at_s=now_s,
+            session=session.id,
+            slot=slot,
+            forced=head.forced,
+            recomputed=recomputed,
         )
         session.apply(admitted)
         self.forced += head.forced
         books.prefilling.add(session.id)
-        books.startable.append(session)
         draft.admit.append(admitted)
-        if session.residency is Residency.PARKED:
-            self._restore(session, slot, draft, now_s)
+        if session.residency is Residency.PARKED and not recomputed:
+            self._link.want_restore(session)
+        else:
+            books.startable.append(session)
 
-    def _restore(self, session: Session, slot: int, draft: Draft, now_s: float) -> None:
-        event = RestoreStarted(
-            at_s=now_s, session=session.id, slot=slot, kv_tokens=session.copied_tokens
-        )
-        session.apply(event)
-        self._books.moving.add(session.id)
-        draft.restore.append(event)
+    def _recomputes(self, session: Session) -> bool:
+        """Return whether computing the parked state again beats bringing it back.
+
+        Only a policy that leaves the choice to what was measured has it taken.
+        """
+        if self._policy.traits.departure is not None:
+            return False
+        outlook = self._view.outlook
+        restore_s = self._link.backlog_s + outlook.restore_s(session.copied_tokens)
+        return restore_s > outlook.prefill_s(session.kv_tokens)
 
     def _make_room(
-        self, session: Session, head: Head, draft: Draft, now_s: float
+        self, session: Session, lack: Lack, forced: bool, draft: Draft, now_s: float
     ) -> None:
         """Let victims go until *session* fits or nobody is left who may be asked.
 
-        Waiting sessions go first. Holders in the queue go, youngest first, only for a
-        turn past the age bound, or when nothing is in progress that could end the
-        deadlock of everyone holding and waiting.
+        Waiting sessions go first. Holders in the queue go, youngest first, only where
+        it is forced: for a turn past its bound, or when nothing is in progress that
+        could end the deadlock of everyone holding and waiting.
         """
-        queue_too = self._books.idle or head.forced
-        candidates = self._candidates(session, queue_too, now_s)
-        lack = self._lack(session)
-        for victim in choose_victims(candidates, lack, self._books.ledger):
+        books = self._books
+        leaving = self._link.leaving()
+        coming = sum(books.ledger.held_tokens(holder.id) for holder in leaving)
+        lack = Lack(tokens=lack.tokens - coming, slots=lack.slots - len(leaving))
+        candidates = self._candidates(session, forced, now_s)
+        for victim in choose_victims(candidates, lack, books.ledger):
             self._departures.make_leave(victim, draft, now_s)
 
-    def _lack(self, session: Session) -> Lack:
-        """Return what *session* lacks beyond what copies in progress will free."""
-        books = self._books
-        leaving = [
-            moving.id
-            for moving in map(books.sessions.__getitem__, books.moving)
-            if moving.departure is not None
-        ]
-        coming = sum(map(books.ledger.held_tokens, leaving))
-        return Lack(
-            tokens=self._growth(session) - books.ledger.free_tokens - coming,
-            slots=(session.slot is None) - books.ledger.free_slots - len(leaving),
-        )
-
     def _candidates(
-        self, head: Session, queue_too: bool, now_s: float
-    ) -> Iterator[Session]:
-        for victim in self._policy.victims(self._books, now_s):
-            if victim.residency is Residency.RESIDENT and victim.departure is None:
+        self, head: Session, forced: bool, now_s: float
+    ) -> Iterator[Victim]:
+        for victim in self._policy.victims(self._view, now_s, forced=forced):
+            if victim.session.departure is None and _may_go(victim.session):
                 yield victim
-        if not queue_too:
+        if not forced:
             return
         for session_id in self._books.queue.youngest_first():
             holder = self._books.sessions[session_id]
-            if holder is not head and holder.residency is Residency.RESIDENT:
-                yield holder
+            if holder is not head and _may_go(holder):
+                yield Victim(holder, self._policy.traits.departure)
+
+
+def _may_go(session: Session) -> bool:
+    return session.residency in (Residency.RESIDENT, Residency.PARKING)

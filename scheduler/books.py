@@ -1,7 +1,7 @@
 """Everything that the scheduler keeps: who is open, holds, waits, moves, runs.
 
-Departures, admission and the scheduler itself write in these books; nobody else does.
-They are also the ``View`` that a policy may look at.
+Departures, admission, the link and the scheduler itself write in these books; nobody
+else does.
 
 Invariants: a session with a slot is in the ledger, and no other; ``waits`` holds those
 whose state is resident and free to go; ``leaving`` and ``startable`` hold everybody who
@@ -9,13 +9,15 @@ whose state is resident and free to go; ``leaving`` and ``startable`` hold every
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
 
 from .errors import LedgerError, UnknownSession
 from .events import CopyLost, Event, SessionId
+from .fairness import Service
 from .ledger import Capacity, Ledger
 from .queue import AdmissionQueue, Rank
 from .session import Departure, Residency, Session
+
+_RECENT = 0.05  # weight of the newest turn in the mean growth
 
 
 class Books:
@@ -24,30 +26,19 @@ class Books:
     def __init__(self, *, capacity: Capacity, age_bound_s: float) -> None:
         self.capacity = capacity
         self.ledger = Ledger(slots=capacity.slots, kv_tokens=capacity.kv_tokens)
-        self.queue = AdmissionQueue(age_bound_s=age_bound_s)
+        self.service = Service()
+        self.queue = AdmissionQueue(age_bound_s=age_bound_s, service=self.service)
         self.sessions: dict[SessionId, Session] = {}
-        # Resident, without a turn and not on the move; longest wait first.
+        # Resident and without a turn; longest wait first.
         self.waits: OrderedDict[SessionId, Session] = OrderedDict()
         self.leaving: deque[Session] = deque()
         self.startable: deque[Session] = deque()
         self.useless_copies: list[Session] = []
-        self.prefilling: set[SessionId] = set()
-        self.moving: set[SessionId] = set()
+        self.prefilling: set[SessionId] = set()  # admitted, without a first token
+        self.prefills_running: set[SessionId] = set()
+        self.moving: dict[SessionId, Session] = {}
         self.running = 0
-
-    # ---- what a policy may look at ---------------------------------------------------
-
-    @property
-    def waiting(self) -> Iterable[Session]:
-        """Resident sessions that wait for a tool or a user, longest wait first."""
-        return self.waits.values()
-
-    @property
-    def free_tokens(self) -> int:
-        """KV tokens that nobody has reserved."""
-        return self.ledger.free_tokens
-
-    # ---- for the scheduler -----------------------------------------------------------
+        self._turn_growth_tokens = 0.0
 
     @property
     def limit_tokens(self) -> int:
@@ -58,6 +49,15 @@ class Books:
     def idle(self) -> bool:
         """Whether nothing is in progress that could free memory by its end."""
         return not (self.running or self.moving or self.prefilling)
+
+    @property
+    def growth_tokens(self) -> int:
+        """What the resident sessions are going to need for their next turns."""
+        return round(self.ledger.holders * self._turn_growth_tokens)
+
+    def note_growth(self, tokens: int) -> None:
+        """Take note of what a resident session's turn needed more than it held."""
+        self._turn_growth_tokens += _RECENT * (tokens - self._turn_growth_tokens)
 
     def session(self, session: SessionId) -> Session:
         """Return the session; raise UnknownSession."""
@@ -77,13 +77,18 @@ class Books:
         """Give a session that has stopped moving its place in the indexes."""
         if session.turn is not None:
             self.startable.append(session)
-        elif session.residency is Residency.RESIDENT and not session.departure_forced:
-            self.ledger.resize(session.id, session.held_tokens)
-            self.waits.setdefault(session.id, session)
-        elif session.residency is Residency.ABSENT and session.slot is not None:
-            session.departure = Departure.DROP
+        elif session.residency is Residency.RESIDENT:
+            if not session.departure_forced:
+                self.ledger.resize(session.id, session.held_tokens)
+                self.waits.setdefault(session.id, session)
+        elif session.slot is not None and session.residency is not Residency.PARKING:
+            session.departure = Departure.DROP  # a slot for a turn that never came
         if session.departure is not None or session.closed:
             self.leaving.append(session)
+
+    def end_wait(self, session: Session) -> None:
+        """Take a session out of those that wait."""
+        self.waits.pop(session.id, None)
 
     def rerank(self, session: Session) -> None:
         """Tell the queue where the state of a waiting turn is now."""
@@ -115,7 +120,7 @@ def rank(session: Session) -> Rank:
     """Return what admitting the session's turn would cost."""
     if session.slot is not None:
         return Rank.RESIDENT
-    return Rank.RETURNING if session.copied_tokens else Rank.NEW
+    return Rank.RETURNING if session.active else Rank.NEW
 
 
 def needed_tokens(session: Session) -> int:

@@ -7,18 +7,21 @@ state is copied first if it is to be parked, and is released when the copy is th
 import heapq
 
 from .books import Books
-from .events import CopyForgotten, CopyStarted, Released
+from .events import CopyForgotten, Released
+from .link import Link
 from .plan import Draft
-from .policy import Policy
+from .policy import Policy, Victim, View
 from .session import Departure, Phase, Residency, Session
 
 
 class Departures:
     """Does what the policy decides about waiting state, and what need dictates."""
 
-    def __init__(self, books: Books, policy: Policy) -> None:
+    def __init__(self, books: Books, policy: Policy, view: View, link: Link) -> None:
         self._books = books
         self._policy = policy
+        self._view = view
+        self._link = link
         self._timers: list[tuple[float, int, Session, int, Departure]] = []
         self._timer_number = 0
 
@@ -29,7 +32,7 @@ class Departures:
 
     def begin_wait(self, session: Session, now_s: float) -> None:
         """Ask the policy about a tool wait that has begun."""
-        retention = self._policy.on_wait(session, now_s)
+        retention = self._policy.on_wait(session, self._view, now_s)
         if retention is None:
             return
         if retention.at_s <= now_s:
@@ -55,11 +58,14 @@ class Departures:
         while leaving:
             self._let_go(leaving.popleft(), draft, now_s)
 
-    def make_leave(self, victim: Session, draft: Draft, now_s: float) -> None:
-        """Let *victim* go because its memory is needed."""
-        victim.departure = self._policy.departure
-        victim.departure_forced = True
-        self._let_go(victim, draft, now_s)
+    def make_leave(self, victim: Victim, draft: Draft, now_s: float) -> None:
+        """Let a victim go because its memory is needed."""
+        session = victim.session
+        session.departure = victim.departure or self._cheaper(session)
+        session.departure_forced = True
+        if victim.demoted:
+            session.active = False
+        self._let_go(session, draft, now_s)
 
     def forget_useless(self, draft: Draft, now_s: float) -> None:
         """Give up copies that an edit of the history has made useless."""
@@ -70,6 +76,18 @@ class Departures:
                 self._books.useless_copies.append(session)
             elif not session.copied_tokens:
                 draft.forget.append(CopyForgotten(at_s=now_s, session=session.id))
+
+    def _cheaper(self, session: Session) -> Departure:
+        """Return how the state costs less, there and back."""
+        view = self._view
+        if not self._books.capacity.exports_kv:
+            return Departure.DROP
+        parked_s = view.backlog_s + view.outlook.parked_s(session)
+        return (
+            Departure.PARK
+            if parked_s <= view.outlook.dropped_s(session)
+            else Departure.DROP
+        )
 
     def _depart(self, session: Session, departure: Departure) -> None:
         session.departure = departure
@@ -84,8 +102,8 @@ class Departures:
                 if session.departure is Departure.DROP or session.clean:
                     self._release(session, draft, now_s)
                 else:
-                    self._copy(session, draft, now_s)
-            elif session.residency is Residency.ABSENT and session.slot is not None:
+                    self._link.want_copy(session)
+            elif session.slot is not None and session.residency in _EMPTY_SLOT:
                 self._release(session, draft, now_s)
         if session.closed and session.slot is None:
             self._bury(session, draft, now_s)
@@ -100,25 +118,16 @@ class Departures:
         )
         session.apply(event)
         self._books.ledger.close(session.id)
-        self._books.waits.pop(session.id, None)
+        self._books.end_wait(session)
         self._books.rerank(session)
         draft.release.append(event)
-
-    def _copy(self, session: Session, draft: Draft, now_s: float) -> None:
-        assert session.slot is not None
-        event = CopyStarted(
-            at_s=now_s,
-            session=session.id,
-            slot=session.slot,
-            kv_tokens=session.held_tokens,
-        )
-        session.apply(event)
-        self._books.moving.add(session.id)
-        self._books.waits.pop(session.id, None)  # it settles when the copy is done
-        draft.copy.append(event)
 
     def _bury(self, session: Session, draft: Draft, now_s: float) -> None:
         if self._books.sessions.pop(session.id, None) is None:
             return
         if session.copied_tokens:
             draft.forget.append(CopyForgotten(at_s=now_s, session=session.id))
+
+
+# A slot whose session's state is not on it: it was given for work that never came.
+_EMPTY_SLOT = frozenset((Residency.ABSENT, Residency.PARKED))

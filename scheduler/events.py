@@ -28,9 +28,15 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SessionOpened(Event, frozen=True, kw_only=True, gc=False):
-    """A session exists now; ``parent`` is the session whose tool it is, if any."""
+    """A session exists now; ``parent`` is the session whose tool it is, if any.
+
+    Tenants share the accelerator by ``weight``; a higher ``priority`` goes first.
+    """
 
     parent: SessionId | None = None
+    tenant: str = ""
+    weight: float = 1.0
+    priority: int = 0
 
 
 class SessionClosed(Event, frozen=True, kw_only=True, gc=False):
@@ -41,11 +47,13 @@ class TurnSubmitted(Event, frozen=True, kw_only=True, gc=False):
     """A model call: prompt length, how much of it is unchanged, how much may follow.
 
     ``prefix_tokens`` counts the leading tokens that are those of the session's state.
+    ``deadline_s`` is when the first token should be there.
     """
 
     prompt_tokens: int
     prefix_tokens: int
     max_output_tokens: int
+    deadline_s: float | None = None
 
 
 class TurnAborted(Event, frozen=True, kw_only=True, gc=False):
@@ -55,11 +63,15 @@ class TurnAborted(Event, frozen=True, kw_only=True, gc=False):
 
 
 class ToolStarted(Event, frozen=True, kw_only=True, gc=False):
-    """A tool call began; the class is finer than the name where that is a shell."""
+    """A tool call began; the class is finer than the name where that is a shell.
+
+    ``expected_s`` is how long it will take, if somebody knows.
+    """
 
     call: CallId
     tool: str
     tool_class: str = "other"
+    expected_s: float | None = None
 
 
 class ToolEnded(Event, frozen=True, kw_only=True, gc=False):
@@ -87,6 +99,8 @@ class PrefillDone(Event, frozen=True, kw_only=True, gc=False):
     reused_tokens: int
     expected_tokens: int
     verified: bool | None = None
+    busy_s: float | None = None
+    """Time that the accelerator spent, where the backend tells."""
 
 
 class DecodeDone(Event, frozen=True, kw_only=True, gc=False):
@@ -147,10 +161,14 @@ class TurnRejected(Event, frozen=True, kw_only=True, gc=False):
 
 
 class TurnAdmitted(Event, frozen=True, kw_only=True, gc=False):
-    """Slot and KV tokens are reserved; ``forced`` if only the age bound got it in."""
+    """Slot and KV tokens are reserved; ``forced`` if only the age bound got it in.
+
+    ``recomputed``: its parked state is not restored, computing it again is cheaper.
+    """
 
     slot: int
     forced: bool
+    recomputed: bool = False
 
 
 class PrefillStarted(Event, frozen=True, kw_only=True, gc=False):
@@ -166,17 +184,25 @@ class DecodeStarted(Event, frozen=True, kw_only=True, gc=False):
 
 
 class CopyStarted(Event, frozen=True, kw_only=True, gc=False):
-    """The state is being copied to the store, all ``kv_tokens`` of it."""
+    """The state up to ``kv_tokens`` is being copied to the store.
+
+    The rows before ``first_token`` are there already.
+    """
 
     slot: int
     kv_tokens: int
+    first_token: int = 0
 
 
 class RestoreStarted(Event, frozen=True, kw_only=True, gc=False):
-    """The parked state, ``kv_tokens`` long, is being copied back."""
+    """The parked state, ``kv_tokens`` long, is being copied back.
+
+    ``ahead``: before its turn has come, on the guess that it soon will.
+    """
 
     slot: int
     kv_tokens: int
+    ahead: bool = False
 
 
 class Released(Event, frozen=True, kw_only=True, gc=False):

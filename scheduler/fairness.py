@@ -77,6 +77,25 @@ class KeyedHeap(Generic[Item]):
             heapq.heappop(self._heap)
         return None
 
+    def smallest(self, most: int) -> list[Item]:
+        """Return up to *most* members, the lowest keys first, in O(most log most).
+
+        Walks down from the root; of the places that are valid no longer it looks at no
+        more than *most* either, so the result may be short.
+        """
+        found: list[Item] = []
+        edge = [(self._heap[0], 0)] if self._heap else []
+        for _ in range(2 * most):
+            if not edge or len(found) == most:
+                break
+            place, index = heapq.heappop(edge)
+            if self._places.get(place[2]) is place:
+                found.append(place[2])
+            for below in (2 * index + 1, 2 * index + 2):
+                if below < len(self._heap):
+                    heapq.heappush(edge, (self._heap[below], below))
+        return found
+
     def _trim(self) -> None:
         if len(self._heap) > 2 * len(self._places) + _DEAD_PLACES_KEPT:
             self._heap = list(self._places.values())

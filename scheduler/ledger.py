@@ -21,11 +21,18 @@ from .events import SessionId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """What an accelerator holds; ``context_tokens`` is the limit of one sequence."""
+    """What an accelerator holds; ``context_tokens`` is the limit of one sequence.
+
+    A token's state has ``bytes_per_token`` (0: unknown). It can be copied out if the
+    backend ``exports_kv``, without the rows that the store has if it ``exports_rows``.
+    """
 
     slots: int
     kv_tokens: int
     context_tokens: int
+    bytes_per_token: int = 0
+    exports_kv: bool = True
+    exports_rows: bool = False
 
     def __post_init__(self) -> None:
         for name in ("slots", "kv_tokens", "context_tokens"):
@@ -79,6 +86,11 @@ class Ledger:
         """KV tokens that *session* has reserved; 0 if it holds no slot."""
         holding = self._holdings.get(session)
         return 0 if holding is None else holding.tokens
+
+    def slot(self, session: SessionId) -> int | None:
+        """Return the slot that *session* holds, if any."""
+        holding = self._holdings.get(session)
+        return None if holding is None else holding.slot
 
     def open(self, session: SessionId, tokens: int) -> int:
         """Give *session* a slot and *tokens*; return the slot."""

@@ -182,6 +182,16 @@ class AdmissionQueue:
             return Head(urgent.claim.session, True)
         return Head(first.claim.session, False)
 
+    def followers(self, most: int) -> list[SessionId]:
+        """Return some of those who come soon, about in their order, not only the head.
+
+        Costs O(most log most), whatever waits.
+        """
+        lines = self._standing.smallest(most)
+        entries = [entry for line in lines for entry in line.entries.smallest(most)]
+        entries.sort(key=lambda entry: self._key(entry.line, entry))
+        return [entry.claim.session for entry in entries[:most]]
+
     def next_urgent_s(self) -> float | None:
         """Return from when the head is a forced one, or None if time won't change it.
 

@@ -17,10 +17,13 @@ Invariants, proved by tests over random histories and over all reachable states:
   becomes the head within the age bound plus the turns ahead of it.
 """
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .admission import Admission
 from .books import Books, needed_tokens
+from .cost import CostModel
 from .departures import Departures
 from .errors import IllegalMove, InvalidSetting
 from .events import (
@@ -41,7 +44,10 @@ from .events import (
     TurnAborted,
     TurnSubmitted,
 )
+from .latency import LatencyModel
 from .ledger import Capacity
+from .link import Link
+from .outlook import Outlook
 from .plan import Draft, Plan
 from .policy import Policy
 from .session import Phase, Session
@@ -52,10 +58,12 @@ class SchedulerSettings:
     """``max_prefills`` turns at most are between admission and first token.
 
     More of them at once delay each other's first token and every running decode. A turn
-    older than ``age_bound_s`` goes before all others.
+    older than ``age_bound_s`` goes before all others. ``max_moves`` transfers at most
+    run between accelerator and store.
     """
 
     max_prefills: int = 1
+    max_moves: int = 1
     age_bound_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -63,6 +71,8 @@ class SchedulerSettings:
             raise InvalidSetting(
                 f"max_prefills must be at least 1, not {self.max_prefills}"
             )
+        if self.max_moves < 1:
+            raise InvalidSetting(f"max_moves must be at least 1, not {self.max_moves}")
         if not self.age_bound_s >= 0:
             raise InvalidSetting(
                 f"age_bound_s must not be negative, got {self.age_bound_s}"
@@ -70,6 +80,35 @@ class SchedulerSettings:
 
 
 _NOTHING = Plan()
+
+
+class _View:
+    """What a policy may look at."""
+
+    def __init__(self, books: Books, outlook: Outlook) -> None:
+        self._books = books
+        self.outlook = outlook
+        self.link: Link
+
+    @property
+    def waiting(self) -> Iterable[Session]:
+        return self._books.waits.values()
+
+    @property
+    def kv_tokens(self) -> int:
+        return self._books.capacity.kv_tokens
+
+    @property
+    def free_tokens(self) -> int:
+        return self._books.ledger.free_tokens
+
+    @property
+    def growth_tokens(self) -> int:
+        return self._books.growth_tokens
+
+    @property
+    def backlog_s(self) -> float:
+        return self.link.backlog_s
 
 
 class Scheduler:
@@ -81,14 +120,29 @@ class Scheduler:
         capacity: Capacity,
         policy: Policy,
         settings: SchedulerSettings | None = None,
+        latency: LatencyModel | None = None,
+        cost: CostModel | None = None,
     ) -> None:
         settings = settings or SchedulerSettings()
         self._policy = policy
         self._books = Books(capacity=capacity, age_bound_s=settings.age_bound_s)
-        self._departures = Departures(self._books, policy)
-        self._admission = Admission(
-            self._books, policy, self._departures, settings.max_prefills
+        self._outlook = Outlook(
+            latency=latency or LatencyModel(),
+            cost=cost or CostModel(),
+            bytes_per_token=capacity.bytes_per_token,
         )
+        view = _View(self._books, self._outlook)
+        self._link = view.link = Link(self._books, policy, view, settings.max_moves)
+        self._departures = Departures(self._books, policy, view, self._link)
+        self._admission = Admission(
+            self._books,
+            policy,
+            view,
+            self._departures,
+            self._link,
+            settings.max_prefills,
+        )
+        self._max_prefills = settings.max_prefills
 
     # ---- for telemetry and tests -----------------------------------------------------
 
@@ -140,11 +194,18 @@ class Scheduler:
             return
         books = self._books
         session = books.session(event.session)
-        turn, waits = session.turn, session.waits
+        turn, waits, attained_s = session.turn, session.waits, session.attained_s
         was_running = turn is not None and turn.running
+        self._outlook.hear(session, event)
         books.enter(session, event)
         if was_running and (session.turn is None or not session.turn.running):
             books.running -= 1
+        if session.attained_s > attained_s:
+            books.service.charge(
+                session.tenant,
+                service_s=session.attained_s - attained_s,
+                weight=session.weight,
+            )
         if session.waits != waits:
             self._departures.begin_wait(session, now_s)
         self._follow(session, event)
@@ -159,6 +220,7 @@ class Scheduler:
         self._departures.let_go_due(draft, now_s)
         self._start_ready(draft, now_s)
         blocked = self._admission.admit_fitting(draft, now_s)
+        self._link.pump(draft, now_s)
         self._start_ready(draft, now_s)
         self._departures.forget_useless(draft, now_s)
         return draft.finish(self._wake_at_s(blocked, now_s))
@@ -169,7 +231,18 @@ class Scheduler:
         sessions = self._books.sessions
         if event.session in sessions:
             raise IllegalMove(f"session {event.session!r} is open already")
-        sessions[event.session] = Session(id=event.session, parent=event.parent)
+        if not (math.isfinite(event.weight) and event.weight > 0):
+            raise InvalidSetting(
+                f"the weight of session {event.session!r} must be positive and finite, "
+                f"not {event.weight}"
+            )
+        sessions[event.session] = Session(
+            id=event.session,
+            parent=event.parent,
+            tenant=event.tenant,
+            weight=event.weight,
+            priority=event.priority,
+        )
 
     def _lose_residents(self, event: EngineRestarted) -> None:
         for holder in self._books.ledger.sessions:
@@ -183,23 +256,25 @@ class Scheduler:
         books = self._books
         match event:
             case TurnSubmitted():
-                self._admission.enqueue(session, event.at_s)
+                self._admission.enqueue(session)
             case PrefillDone():
                 books.prefilling.discard(session.id)
+                books.prefills_running.discard(session.id)
                 books.ledger.resize(session.id, needed_tokens(session))
                 books.startable.append(session)
             case TurnAborted():
                 books.prefilling.discard(session.id)
+                books.prefills_running.discard(session.id)
                 if session.id in books.queue:
                     books.queue.remove(session.id)
                 books.settle(session)
             case Copied() | CopyFailed():
-                books.moving.discard(session.id)
+                books.moving.pop(session.id, None)
                 if isinstance(event, CopyFailed):
                     self._departures.give_up_copy(session)
                 books.settle(session)
             case Restored() | RestoreFailed():
-                books.moving.discard(session.id)
+                books.moving.pop(session.id, None)
                 books.settle(session)
             case DecodeDone() | SessionClosed():
                 books.settle(session)
@@ -218,25 +293,38 @@ class Scheduler:
             or books.queue
             or books.useless_copies
             or self._admission.rejections_due
+            or self._link.due
             or (due_s is not None and due_s <= now_s)
         )
 
     def _start_ready(self, draft: Draft, now_s: float) -> None:
         books = self._books
+        held_back: list[Session] = []
         while books.startable:
             session = books.startable.popleft()
             if not session.ready:
                 continue
-            assert session.slot is not None
-            kind = PrefillStarted if session.phase is Phase.PREFILL else DecodeStarted
-            event = kind(at_s=now_s, session=session.id, slot=session.slot)
-            books.enter(session, event)
-            books.running += 1
-            draft.start.append(event)
+            prefills = session.phase is Phase.PREFILL
+            if prefills and len(books.prefills_running) >= self._max_prefills:
+                held_back.append(session)
+                continue
+            self._start(session, draft, now_s)
+            if prefills:
+                books.prefills_running.add(session.id)
+        books.startable.extend(held_back)
+
+    def _start(self, session: Session, draft: Draft, now_s: float) -> None:
+        assert session.slot is not None
+        kind = PrefillStarted if session.phase is Phase.PREFILL else DecodeStarted
+        event = kind(at_s=now_s, session=session.id, slot=session.slot)
+        self._outlook.hear(session, event)
+        self._books.enter(session, event)
+        self._books.running += 1
+        draft.start.append(event)
 
     def _wake_at_s(self, blocked: bool, now_s: float) -> float | None:
         due_s = self._departures.next_s
-        aged_s = self._books.queue.next_aged_s() if blocked else None
+        aged_s = self._books.queue.next_urgent_s() if blocked else None
         if aged_s is None or aged_s <= now_s:
             return due_s
         return aged_s if due_s is None else min(due_s, aged_s)

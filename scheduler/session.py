@@ -30,7 +30,7 @@ prefill then overwrites the rest, and from there on an older copy is of no use.
 
 from dataclasses import dataclass, field
 from enum import Enum, unique
-from typing import Final
+from typing import Final, NamedTuple
 
 from .errors import IllegalMove
 from .events import (
@@ -116,6 +116,7 @@ PHASE_MOVES: Final[dict[tuple[Phase, type[Event]], Phase]] = {
 RESIDENCY_MOVES: Final[dict[tuple[Residency, type[Event]], Residency]] = {
     (R.ABSENT, PrefillDone): R.RESIDENT,
     (R.RESIDENT, PrefillDone): R.RESIDENT,
+    (R.PARKED, PrefillDone): R.RESIDENT,  # computed again, the copy stays
     (R.RESIDENT, CopyStarted): R.PARKING,
     (R.PARKING, Copied): R.RESIDENT,
     (R.PARKING, CopyFailed): R.RESIDENT,
@@ -153,8 +154,11 @@ class Turn:
     submitted_s: float
     prompt_tokens: int
     max_output_tokens: int
+    deadline_s: float | None = None
     admitted: bool = False
+    recomputed: bool = False
     running: bool = False
+    unit_began_s: float = 0.0
 
     @property
     def tokens(self) -> int:
@@ -162,12 +166,28 @@ class Turn:
         return self.prompt_tokens + self.max_output_tokens
 
 
+class OpenCall(NamedTuple):
+    """A tool call in progress."""
+
+    tool: str
+    tool_class: str
+    began_s: float
+    expected_s: float | None
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Session:
-    """One lane of one agent's conversation, as the scheduler knows it."""
+    """One lane of one agent's conversation, as the scheduler knows it.
+
+    ``active`` sessions have been let in and not been sent back to wait for their turn;
+    ``attained_s`` is the accelerator time that the session has had.
+    """
 
     id: SessionId
     parent: SessionId | None = None
+    tenant: str = ""
+    weight: float = 1.0
+    priority: int = 0
     phase: Phase = Phase.IDLE
     residency: Residency = Residency.ABSENT
     slot: int | None = None
@@ -175,8 +195,12 @@ class Session:
     kv_tokens: int = 0
     copied_tokens: int = 0
     turn: Turn | None = None
-    open_calls: dict[CallId, str] = field(default_factory=dict[CallId, str])
+    open_calls: dict[CallId, OpenCall] = field(default_factory=dict[CallId, OpenCall])
     waits: int = 0
+    waits_since_s: float = 0.0
+    live_children: int = 0
+    active: bool = False
+    attained_s: float = 0.0
     departure: Departure | None = None
     departure_forced: bool = False
     closed: bool = False
@@ -187,8 +211,9 @@ class Session:
         turn = self.turn
         if turn is None or not turn.admitted or turn.running:
             return False
-        if self.phase is Phase.PREFILL:
-            return self.residency in (Residency.ABSENT, Residency.RESIDENT)
+        if self.phase is Phase.PREFILL and self.residency is not Residency.RESIDENT:
+            parked = self.residency is Residency.PARKED and turn.recomputed
+            return parked or self.residency is Residency.ABSENT
         return self.residency is Residency.RESIDENT
 
     @property
@@ -200,6 +225,16 @@ class Session:
     def untouched(self) -> bool:
         """Whether no unit of work has a claim on its state."""
         return self.turn is None or not self.turn.admitted
+
+    @property
+    def reusable_tokens(self) -> int:
+        """How much of the coming prompt is on the accelerator already."""
+        return self.kv_tokens if self.residency is Residency.RESIDENT else 0
+
+    @property
+    def dirty_tokens(self) -> int:
+        """How much of its state the store lacks."""
+        return self.held_tokens - self.copied_tokens
 
     @property
     def clean(self) -> bool:
@@ -246,26 +281,33 @@ class Session:
             case TurnSubmitted():
                 self._submit(event)
             case TurnAdmitted():
-                self._turn().admitted = True
+                turn = self._turn()
+                turn.admitted, turn.recomputed = True, event.recomputed
                 self.slot = event.slot
+                self.active = True
                 self.departure = None
                 self.departure_forced = False
             case PrefillStarted():
-                self._turn().running = True
+                self._begin_unit(event)
                 if self.copied_tokens > self.kv_tokens:
                     self.copied_tokens = 0
             case DecodeStarted():
-                self._turn().running = True
+                self._begin_unit(event)
             case PrefillDone():
-                self._turn().running = False
+                self._end_unit(event)
                 self.held_tokens = self.kv_tokens = self._turn().prompt_tokens
             case DecodeDone():
+                self._end_unit(event)
                 self.held_tokens = self.kv_tokens = event.kv_tokens
                 self.turn = None
+                self.waits_since_s = event.at_s
             case TurnAborted() | TurnRejected():
                 self._abort()
+                self.waits_since_s = event.at_s
             case ToolStarted():
-                self.open_calls[event.call] = event.tool
+                self.open_calls[event.call] = OpenCall(
+                    event.tool, event.tool_class, event.at_s, event.expected_s
+                )
             case ToolEnded():
                 self._end_call(event)
             case Copied():
@@ -293,11 +335,22 @@ class Session:
             raise IllegalMove(f"session {self.id!r} has no turn in progress")
         return self.turn
 
+    def _begin_unit(self, event: Event) -> None:
+        turn = self._turn()
+        turn.running, turn.unit_began_s = True, event.at_s
+
+    def _end_unit(self, event: Event) -> None:
+        turn = self._turn()
+        if turn.running:  # a decode that the prefill finished has never begun
+            self.attained_s += event.at_s - turn.unit_began_s
+            turn.running = False
+
     def _submit(self, event: TurnSubmitted) -> None:
         self.turn = Turn(
             submitted_s=event.at_s,
             prompt_tokens=event.prompt_tokens,
             max_output_tokens=event.max_output_tokens,
+            deadline_s=event.deadline_s,
         )
         self.departure = None
         self.departure_forced = False

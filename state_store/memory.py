@@ -33,7 +33,10 @@ class MemoryStore:
 
     async def park(self, state: KVState) -> Receipt:
         """Keep *state* under its key; raise StoreFull when it can't ever fit."""
-        key, nbytes = state.manifest.key, state.manifest.kv_bytes
+        key, moved_bytes = state.manifest.key, state.manifest.kv_bytes
+        if state.manifest.first_token:
+            state = self._whole(state)
+        nbytes = state.manifest.kv_bytes
         if self._budget_bytes is not None and nbytes > self._budget_bytes:
             raise StoreFull(
                 f"state {key!r} has {nbytes:,} bytes, "
@@ -43,7 +46,7 @@ class MemoryStore:
         evicted = self._make_room(nbytes)
         self._states[key] = state
         self._stored_bytes += nbytes
-        return Receipt(tier=_TIER, nbytes=nbytes, evicted=evicted)
+        return Receipt(tier=_TIER, nbytes=moved_bytes, evicted=evicted)
 
     async def fetch(self, key: str) -> tuple[KVState, Receipt]:
         """Return the verified state; raise StateMissing or StateCorrupt."""
@@ -76,6 +79,15 @@ class MemoryStore:
         """Let go of every state."""
         self._states.clear()
         self._stored_bytes = 0
+
+    def _whole(self, rest: KVState) -> KVState:
+        base = self._states.get(rest.manifest.key)
+        if base is None or not rest.manifest.continues(base.manifest):
+            raise StateMissing(
+                f"what comes before token {rest.manifest.first_token} of state "
+                f"{rest.manifest.key!r} is not parked here"
+            )
+        return rest.behind(base)
 
     def _make_room(self, nbytes: int) -> tuple[str, ...]:
         evicted: list[str] = []

@@ -14,7 +14,7 @@ So the manifest names everything that must agree before an engine may see the by
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import xxhash
@@ -64,6 +64,22 @@ class Manifest:
     kv_bytes: int
     segments: tuple[Segment, ...]
 
+    @property
+    def first_token(self) -> int:
+        """Where the rows begin: 0, or what has to be in the store already."""
+        return self.segments[0].first_token
+
+    def continues(self, base: "Manifest") -> bool:
+        """Return whether the rows go right behind those of *base*."""
+        ours = (self.key, self.model, self.engine, self.layout, self.first_token)
+        return ours == (
+            base.key,
+            base.model,
+            base.engine,
+            base.layout,
+            base.token_count,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVState:
@@ -83,11 +99,12 @@ class KVState:
         token_ids: Sequence[int],
         payload: bytes,
         kv_bytes: int | None = None,
+        first_token: int = 0,
     ) -> Self:
-        """Describe *payload* as one segment that holds all of *token_ids*."""
+        """Describe *payload* as one segment: *token_ids* from *first_token* on."""
         segment = Segment(
-            first_token=0,
-            token_count=len(token_ids),
+            first_token=first_token,
+            token_count=len(token_ids) - first_token,
             length_bytes=len(payload),
             checksum=checksum(payload),
         )
@@ -102,6 +119,16 @@ class KVState:
             segments=(segment,),
         )
         return cls(manifest=manifest, payloads=(payload,))
+
+    def behind(self, base: Self) -> Self:
+        """Return the whole of which *base* is the beginning and this the rest."""
+        manifest = replace(
+            self.manifest,
+            kv_bytes=base.manifest.kv_bytes + self.manifest.kv_bytes,
+            segments=base.manifest.segments + self.manifest.segments,
+        )
+        payloads = base.payloads + self.payloads
+        return type(self)(manifest=manifest, payloads=payloads)
 
     def verify(self) -> None:
         """Compare every payload with its segment; raise StateCorrupt if they differ."""

@@ -34,7 +34,11 @@ class StateStore(Protocol):
     """
 
     async def park(self, state: KVState) -> Receipt:
-        """Keep *state* under its key; raise StoreFull when it can't ever fit."""
+        """Keep *state* under its key; raise StoreFull when it can't ever fit.
+
+        A state that does not begin at token 0 is added to what the key holds; raises
+        StateMissing where that does not end right before it.
+        """
         ...
 
     async def fetch(self, key: str) -> tuple[KVState, Receipt]:

@@ -54,6 +54,7 @@ class LlamaBackend:
             kv_tokens=settings.slots * settings.context_tokens,
             context_tokens=settings.context_tokens,
             bytes_per_token=bytes_per_token,
+            identity=f"llama {engine.build} {fingerprint} threads={settings.threads}",
         )
         self._fingerprint = fingerprint
         self._scratch = scratch
@@ -177,7 +178,9 @@ class LlamaBackend:
             end = await self._end(slot, request, transcript)
         yield end
 
-    async def export_kv(self, slot: int, key: str, token_ids: Sequence[int]) -> KVState:
+    async def export_kv(
+        self, slot: int, key: str, token_ids: Sequence[int], *, first_token: int = 0
+    ) -> KVState:
         """Copy out the state of *slot*, which must be that of exactly *token_ids*."""
         self._check_slot(slot)
         self._check_space(len(token_ids))

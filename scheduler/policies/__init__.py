@@ -9,17 +9,23 @@ from collections.abc import Callable
 
 from ..errors import InvalidSetting
 from ..policy import Policy
+from .auto import Auto
 from .drop import Drop
 from .keep import Keep
 from .park import Park
 
-__all__ = ["POLICY_NAMES", "Drop", "Keep", "Park", "parse_policy"]
+__all__ = ["POLICY_NAMES", "Auto", "Drop", "Keep", "Park", "parse_policy"]
 
-_PLAIN: dict[str, Callable[[], Policy]] = {"drop": Drop, "keep": Keep, "park": Park}
+_PLAIN: dict[str, Callable[[], Policy]] = {
+    "auto": Auto,
+    "drop": Drop,
+    "keep": Keep,
+    "park": Park,
+}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
 
-POLICY_NAMES = ("drop", "hold:SECONDS", "keep", "park")
+POLICY_NAMES = ("auto", "drop", "hold:SECONDS", "keep", "park")
 
 
 def parse_policy(text: str) -> Policy:

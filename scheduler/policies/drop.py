@@ -1,21 +1,18 @@
 """``drop``: state goes as soon as a tool starts; every turn is computed anew."""
 
-from collections.abc import Iterator
-
 from ..policy import Retention, View
 from ..session import Departure, Session
+from .keep import Keep
 
 
-class Drop:
+class Drop(Keep):
     """Drop at every tool call."""
 
-    name = "drop"
-    departure = Departure.DROP
+    @property
+    def name(self) -> str:
+        """``drop``."""
+        return "drop"
 
-    def on_wait(self, session: Session, now_s: float) -> Retention | None:
+    def on_wait(self, session: Session, view: View, now_s: float) -> Retention | None:
         """Drop the state now."""
         return Retention(departure=Departure.DROP, at_s=now_s)
-
-    def victims(self, view: View, now_s: float) -> Iterator[Session]:
-        """Yield the longest waiting first."""
-        return iter(view.waiting)

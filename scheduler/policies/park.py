@@ -5,16 +5,15 @@ the longer one has lasted, the longer it will last. τ seconds spare the short o
 two transfers.
 """
 
-from collections.abc import Iterator
-
-from ..policy import Retention, View
+from ..policy import Retention, Traits, View
 from ..session import Departure, Session
+from .keep import Keep
 
 
-class Park:
+class Park(Keep):
     """Park every session whose tool has run for ``hold_s`` (0: at once)."""
 
-    departure = Departure.PARK
+    traits = Traits(departure=Departure.PARK)
 
     def __init__(self, *, hold_s: float = 0.0) -> None:
         self._hold_s = hold_s
@@ -24,10 +23,6 @@ class Park:
         """``park``, or ``hold:`` and the seconds."""
         return f"hold:{self._hold_s:g}" if self._hold_s else "park"
 
-    def on_wait(self, session: Session, now_s: float) -> Retention | None:
+    def on_wait(self, session: Session, view: View, now_s: float) -> Retention | None:
         """Park the state after the hold time."""
         return Retention(departure=Departure.PARK, at_s=now_s + self._hold_s)
-
-    def victims(self, view: View, now_s: float) -> Iterator[Session]:
-        """Yield the longest waiting first."""
-        return iter(view.waiting)

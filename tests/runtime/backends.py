@@ -21,7 +21,7 @@ from kvalet.backends import (
     Request,
     SimulatedBackend,
 )
-from kvalet.backends.simulated import Accelerator
+from kvalet.backends.accelerators import Accelerator
 from kvalet.state_store import KVState
 
 ROUND = Accelerator(
@@ -46,12 +46,14 @@ class RoundBackend(SimulatedBackend):
         slots: int = 1,
         kv_tokens: int | None = None,
         context_tokens: int = 1000,
+        exports_rows: bool = False,
     ) -> None:
         super().__init__(
             accelerator=ROUND,
             slots=slots,
             kv_tokens=slots * context_tokens if kv_tokens is None else kv_tokens,
             context_tokens=context_tokens,
+            exports_rows=exports_rows,
         )
         self.released: list[int] = []
 
@@ -121,7 +123,9 @@ class KeepsFirstToken(RoundBackend):
 class FailingExports(RoundBackend):
     """Never hands out any state."""
 
-    async def export_kv(self, slot: int, key: str, token_ids: Sequence[int]) -> KVState:
+    async def export_kv(
+        self, slot: int, key: str, token_ids: Sequence[int], *, first_token: int = 0
+    ) -> KVState:
         """Fail after a while."""
         await anyio.sleep(0.1)
         raise ExportFailed(f"slot {slot} gave 0 bytes for {key!r}")

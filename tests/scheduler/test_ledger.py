@@ -46,9 +46,11 @@ def test_misuse_is_named() -> None:
 @pytest.mark.parametrize("name", ["slots", "kv_tokens", "context_tokens"])
 def test_capacity_must_be_positive(name: str) -> None:
     """A capacity of nothing is refused by name."""
-    figures = {"slots": 1, "kv_tokens": 1, "context_tokens": 1, name: 0}
+    slots, kv_tokens, context_tokens = (
+        0 if each == name else 1 for each in ("slots", "kv_tokens", "context_tokens")
+    )
     with pytest.raises(InvalidSetting, match=f"{name} must be at least 1, not 0"):
-        Capacity(**figures)
+        Capacity(slots=slots, kv_tokens=kv_tokens, context_tokens=context_tokens)
 
 
 @given(

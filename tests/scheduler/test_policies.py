@@ -155,17 +155,17 @@ def test_a_turn_past_the_bound_takes_from_the_queue() -> None:
     """Past the age bound a new turn gets in, and is counted as forced."""
     carrier = Carrier(
         policy=parse_policy("keep"),
-        slots=2,
-        kv_tokens=120,
+        slots=5,
         settings=SchedulerSettings(max_prefills=1, age_bound_s=10),
     )
-    for name in ("a", "b", "c"):
+    for name in ("a", "b", "c", "d", "e"):
         carrier.open(name)
-    carrier.run("a", 40)
-    carrier.run("b", 40)
-    carrier.submit("a", prompt=42, prefix=44)  # runs
+    for name in ("a", "b", "d", "e"):
+        carrier.run(name, 30)
+    for name in ("a", "b", "d"):  # "a" runs, the others are let in
+        carrier.submit(name, prompt=34, prefix=34)
     carrier.submit("c", prompt=60)
-    carrier.submit("b", prompt=42, prefix=42)  # resident: goes first
+    carrier.submit("e", prompt=34, prefix=34)  # resident: goes first
     carrier.wait(11)
     carrier.drain()
     assert carrier.scheduler.forced_admissions == 1
@@ -174,7 +174,7 @@ def test_a_turn_past_the_bound_takes_from_the_queue() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("lru", "unknown policy 'lru'; valid are drop, hold:SECONDS, keep, park"),
+        ("lru", "unknown policy 'lru'; valid are auto, drop, hold:SECONDS, keep, park"),
         ("", "unknown policy ''"),
         ("keep:2", "policy 'keep' takes no parameter, got '2'"),
         ("hold", "needs a hold time such as hold:2"),

@@ -1,0 +1,247 @@
+"""What a wait, a move or a prefill is expected to take, by what they have taken so far.
+
+It listens to every event, teaches the latency and the cost model with it, and answers
+in the scheduler's own terms: sessions and tokens. Until the first move has been seen, a
+move is taken to cost half of what computing the tokens costs, so that one gets tried.
+"""
+
+from .cost import CostModel
+from .events import (
+    Copied,
+    DecodeDone,
+    DecodeStarted,
+    Event,
+    PrefillDone,
+    Restored,
+    SessionId,
+    ToolEnded,
+    ToolStarted,
+    TurnAborted,
+    TurnSubmitted,
+)
+from .latency import LatencyModel, OpenCall
+from .session import Phase, Session
+
+USER = "user"
+"""Tool and class under which the waits for a user are learned."""
+
+# Before anything was measured: a token of prefill. Any positive number will do, since
+# only costs of one source are compared until then.
+_UNKNOWN_TOKEN_S = 1e-3
+_UNKNOWN_MOVE = 0.5
+
+
+class Outlook:
+    """Expectations of one accelerator and its agents."""
+
+    def __init__(
+        self, *, latency: LatencyModel, cost: CostModel, bytes_per_token: int
+    ) -> None:
+        self.latency = latency
+        self.cost = cost
+        self._bytes_per_token = float(bytes_per_token)
+        self._batch = _Batch()
+
+    # ---- what is expected ------------------------------------------------------------
+
+    def remaining_s(self, session: Session, now_s: float) -> float:
+        """Return how much longer *session* will wait before its next turn."""
+        if session.turn is not None:
+            return 0.0
+        calls = session.open_calls.values()
+        if not calls:
+            return self.latency.remaining_s(USER, USER, now_s - session.waits_since_s)
+        known_s = 0.0
+        unknown: list[OpenCall] = []
+        for call in calls:
+            if call.expected_s is None:
+                elapsed_s = now_s - call.began_s
+                unknown.append(
+                    OpenCall(
+                        tool=call.tool,
+                        tool_class=call.tool_class,
+                        elapsed_s=elapsed_s,
+                    )
+                )
+            else:
+                known_s = max(known_s, call.began_s + call.expected_s - now_s)
+        if not unknown:
+            return max(0.0, known_s)
+        return max(known_s, self.latency.joint_remaining_s(unknown))
+
+    def returns_within(self, session: Session, now_s: float, horizon_s: float) -> float:
+        """Return the probability that its tools end within *horizon_s* from now."""
+        calls = session.open_calls.values()
+        if not calls or session.live_children:
+            return 0.0
+        probability = 1.0
+        for call in calls:
+            elapsed_s = now_s - call.began_s
+            if call.expected_s is not None:
+                probability *= call.expected_s <= elapsed_s + horizon_s
+            else:
+                probability *= 1.0 - self.latency.survival(
+                    call.tool, call.tool_class, elapsed_s, horizon_s
+                )
+        return probability
+
+    def prefill_s(self, new_tokens: int, context_tokens: int = 0) -> float:
+        """Return the seconds for *new_tokens* behind *context_tokens*."""
+        if new_tokens <= 0:
+            return 0.0
+        known = self.cost.prefill_s(new_tokens, context_tokens)
+        return new_tokens * _UNKNOWN_TOKEN_S if known is None else known
+
+    def save_s(self, tokens: int) -> float:
+        """Return the seconds to copy *tokens* out."""
+        if tokens <= 0:
+            return 0.0
+        known = self.cost.save_s(self._nbytes(tokens))
+        return _UNKNOWN_MOVE * self.prefill_s(tokens) if known is None else known
+
+    def restore_s(self, tokens: int) -> float:
+        """Return the seconds to copy *tokens* back."""
+        if tokens <= 0:
+            return 0.0
+        known = self.cost.restore_s(self._nbytes(tokens))
+        return _UNKNOWN_MOVE * self.prefill_s(tokens) if known is None else known
+
+    def back_s(self, tokens: int) -> float:
+        """Return the seconds to have parked *tokens* back, whichever way is shorter."""
+        return min(self.restore_s(tokens), self.prefill_s(tokens))
+
+    def parked_s(self, session: Session) -> float:
+        """Return what parking its state costs: a copy of what is dirty, a way back."""
+        return self.save_s(session.dirty_tokens) + self.back_s(session.held_tokens)
+
+    def dropped_s(self, session: Session) -> float:
+        """Return what dropping its state costs; an older copy of it helps."""
+        copied_tokens = session.copied_tokens
+        anew_s = self.prefill_s(session.dirty_tokens, copied_tokens)
+        return self.back_s(copied_tokens) + anew_s
+
+    # ---- learning --------------------------------------------------------------------
+
+    def hear(self, session: Session, event: Event) -> None:
+        """Learn from *event*, which is about to be applied to *session*."""
+        match event:
+            case ToolEnded():
+                self.latency.observe(
+                    tool=event.tool,
+                    tool_class=event.tool_class,
+                    seconds=event.seconds,
+                    status=event.status,
+                )
+            case TurnSubmitted() | ToolStarted():
+                self._end_user_wait(session, event)
+            case PrefillDone():
+                self._learn_prefill(session, event)
+            case DecodeStarted():
+                self._batch.join(session, event.at_s)
+            case DecodeDone() | TurnAborted():
+                self._learn_decode(session, event)
+            case Copied():
+                self._note_size(event.nbytes, event.kv_tokens)
+                self.cost.observe_save(event.nbytes, event.seconds, event.tier)
+            case Restored():
+                self._note_size(event.nbytes, event.kv_tokens)
+                self.cost.observe_restore(event.nbytes, event.seconds, event.tier)
+            case _:
+                pass
+
+    def _end_user_wait(self, session: Session, event: Event) -> None:
+        if session.phase is Phase.IDLE and session.attained_s:
+            self.latency.observe(
+                tool=USER,
+                tool_class=USER,
+                seconds=event.at_s - session.waits_since_s,
+                status="ok",
+            )
+
+    def _learn_prefill(self, session: Session, event: PrefillDone) -> None:
+        turn = session.turn
+        if turn is None or event.computed_tokens < 1:
+            return
+        busy_s = event.busy_s
+        if busy_s is None:
+            busy_s = event.at_s - turn.unit_began_s
+        if busy_s > 0:
+            self.cost.observe_prefill(
+                event.computed_tokens, event.reused_tokens, busy_s
+            )
+
+    def _learn_decode(self, session: Session, event: DecodeDone | TurnAborted) -> None:
+        stay = self._batch.leave(session, event.at_s)
+        if stay is None or not isinstance(event, DecodeDone):
+            return
+        steps = event.output_tokens - 1
+        if steps > 0 and stay.seconds > 0:
+            self.cost.observe_decode_step(
+                stay.sequences, stay.context_tokens, stay.seconds / steps
+            )
+
+    def _note_size(self, nbytes: int, tokens: int) -> None:
+        if not self._bytes_per_token and tokens > 0:
+            self._bytes_per_token = nbytes / tokens
+
+    def _nbytes(self, tokens: int) -> int:
+        return round(tokens * self._bytes_per_token)
+
+
+class _Stay:
+    """What a sequence's decode met on the average while it lasted."""
+
+    __slots__ = ("context_tokens", "seconds", "sequences")
+
+    def __init__(self, seconds: float, sequences: int, context_tokens: int) -> None:
+        self.seconds = seconds
+        self.sequences = sequences
+        self.context_tokens = context_tokens
+
+
+class _Batch:
+    """Who decodes now, and the integrals over time that give averages.
+
+    Every sequence remembers the integrals at its start; their differences over its stay
+    are the mean batch and the mean context, at O(1) a change.
+    """
+
+    def __init__(self) -> None:
+        self._at_s = 0.0
+        self._sequences = 0
+        self._context_tokens = 0
+        self._sequence_s = 0.0
+        self._context_s = 0.0
+        self._joined: dict[SessionId, tuple[float, float, float, int]] = {}
+
+    def join(self, session: Session, now_s: float) -> None:
+        """A sequence begins to decode."""
+        self._advance(now_s)
+        context = session.held_tokens
+        self._joined[session.id] = (now_s, self._sequence_s, self._context_s, context)
+        self._sequences += 1
+        self._context_tokens += context
+
+    def leave(self, session: Session, now_s: float) -> _Stay | None:
+        """It has ended; return what it met, None if it did not decode."""
+        joined = self._joined.pop(session.id, None)
+        if joined is None:
+            return None
+        self._advance(now_s)
+        began_s, sequence_s, context_s, context = joined
+        self._sequences -= 1
+        self._context_tokens -= context
+        seconds = now_s - began_s
+        if seconds <= 0:
+            return None
+        return _Stay(
+            seconds,
+            max(1, round((self._sequence_s - sequence_s) / seconds)),
+            round((self._context_s - context_s) / seconds),
+        )
+
+    def _advance(self, now_s: float) -> None:
+        passed_s = now_s - self._at_s
+        self._sequence_s += passed_s * self._sequences
+        self._context_s += passed_s * self._context_tokens
+        self._at_s = now_s

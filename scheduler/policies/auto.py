@@ -1,0 +1,103 @@
+"""``auto``: nothing moves unless somebody needs the memory, and then by price.
+
+Three controls, after the measured study in which they mattered:
+
+* *Who is active.* A session that is not active gets in if its state and the growth of
+  those that are resident fit, or if those who would have to leave lose nothing by it.
+  With a fast link that is nearly everybody who waits, so memory is oversubscribed; with
+  a slow one hardly anybody, so what fits is let in. No number is set.
+* *Who leaves.* A waiting session loses nothing if it is expected to wait longer than
+  moving it takes now: the copy of what is dirty, the way back (restore or re-prefill,
+  whichever is shorter) and the line of the link. In order of remaining wait ÷ cost.
+* *When state is copied.* While the link has nothing to do and memory is getting short,
+  in the same order, if the wait is expected to outlast the copy: then memory is free
+  the moment it is wanted.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..policy import Retention, Traits, Victim, View
+from ..session import Residency, Session
+from .keep import Keep
+
+# Copying behind begins when so much of the memory is reserved.
+_SHORT_OF_MEMORY = 0.7
+
+
+class _Priced(NamedTuple):
+    """A waiting session, and what it is worth to send it away."""
+
+    remaining_s: float
+    cost_s: float
+    session: Session
+
+    @property
+    def ratio(self) -> float:
+        return self.remaining_s / max(self.cost_s, 1e-9)
+
+
+class Auto(Keep):
+    """Keep, park or drop, whichever the measured costs say; the default."""
+
+    traits = Traits(departure=None, reserves_growth=True, ahead=0.5)
+
+    @property
+    def name(self) -> str:
+        """``auto``."""
+        return "auto"
+
+    def on_wait(self, session: Session, view: View, now_s: float) -> Retention | None:
+        """Wait until somebody needs the memory."""
+        return None
+
+    def victims(self, view: View, now_s: float, *, forced: bool) -> Iterator[Victim]:
+        """Yield those who lose nothing; where it is forced, then the others."""
+        backlog_s = view.backlog_s
+        reluctant: list[_Priced] = []
+        for priced in self._by_price(view, now_s):
+            if priced.remaining_s > priced.cost_s + backlog_s:
+                yield Victim(priced.session, None)
+            else:
+                reluctant.append(priced)
+        if forced:
+            for priced in reluctant:
+                yield Victim(priced.session, None, demoted=True)
+
+    def admits(
+        self, session: Session, lack_tokens: int, view: View, now_s: float
+    ) -> bool:
+        """Let it in if it fits, or if willing victims make it fit."""
+        for victim in self.victims(view, now_s, forced=False):
+            if lack_tokens <= 0:
+                break
+            lack_tokens -= victim.session.held_tokens
+        return lack_tokens <= 0
+
+    def copy_behind(self, view: View, now_s: float) -> Session | None:
+        """Copy who would leave first, if its wait outlasts the copy."""
+        if view.free_tokens > (1 - _SHORT_OF_MEMORY) * view.kv_tokens:
+            return None
+        outlook = view.outlook
+        for priced in self._by_price(view, now_s):
+            session = priced.session
+            if session.residency is not Residency.RESIDENT or session.clean:
+                continue
+            save_s = outlook.save_s(session.dirty_tokens)
+            if priced.remaining_s > save_s + outlook.restore_s(session.held_tokens):
+                return session
+        return None
+
+    def _by_price(self, view: View, now_s: float) -> list[_Priced]:
+        outlook = view.outlook
+        priced = [
+            _Priced(
+                outlook.remaining_s(session, now_s),
+                min(outlook.parked_s(session), outlook.dropped_s(session)),
+                session,
+            )
+            for session in view.waiting
+            if session.departure is None
+        ]
+        priced.sort(key=lambda each: -each.ratio)
+        return priced
