@@ -12,7 +12,7 @@ from ...backends import BackendError, EngineStartError
 from ...scheduler import InvalidSetting
 from ..errors import KvaletError, WrongInput
 from ..traces import TraceError
-from . import replay, traces
+from . import calibrate, replay, traces
 
 __all__ = ["main"]
 
@@ -24,6 +24,7 @@ app = typer.Typer(
     add_completion=True,
 )
 app.command("replay")(replay.replay)
+app.command("calibrate")(calibrate.calibrate_command)
 app.add_typer(traces.app, name="traces", help="Generate, check and convert traces.")
 
 _WRONG_INPUT = (WrongInput, InvalidSetting, TraceError, EngineStartError)
