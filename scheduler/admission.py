@@ -36,6 +36,7 @@ class Admission:
         departures: Departures,
         link: Link,
         max_prefills: int,
+        age_bound_s: float | None,
     ) -> None:
         self._books = books
         self._policy = policy
@@ -43,6 +44,7 @@ class Admission:
         self._departures = departures
         self._link = link
         self._max_prefills = max_prefills
+        self._age_bound_s = age_bound_s
         self._hopeless: list[tuple[Session, Turn]] = []
         self.forced = 0
 
@@ -89,6 +91,7 @@ class Admission:
     def admit_fitting(self, draft: Draft, now_s: float) -> bool:
         """Admit from the head on; return whether memory stopped it."""
         books = self._books
+        self._bound_age()
         while len(books.prefilling) < self._max_prefills + _LOOKAHEAD:
             head = books.queue.head(now_s)
             if head is None:
@@ -102,6 +105,18 @@ class Admission:
             elif head.forced or not self._fill_in(session, draft, now_s):
                 return True
         return False
+
+    def _bound_age(self) -> None:
+        """Derive the bound from how turns get in now, unless it was set."""
+        books, outlook = self._books, self._view.outlook
+        if self._age_bound_s is None and books.queue:
+            tokens = books.pace.turn_tokens
+            move_s = min(
+                outlook.save_s(tokens) + outlook.restore_s(tokens),
+                outlook.prefill_s(tokens),
+            )
+            bound_s = books.pace.age_bound_s(len(books.queue), move_s)
+            books.queue.age_bound_s = bound_s
 
     def _fill_in(self, blocked: Session, draft: Draft, now_s: float) -> bool:
         """Let somebody in who fits as it is while *blocked* waits for its room.
@@ -208,6 +223,7 @@ class Admission:
             recomputed=recomputed,
         )
         session.apply(admitted)
+        books.pace.admitted(needed_tokens(session), now_s)
         self.forced += head.forced
         books.prefilling.add(session.id)
         draft.admit.append(admitted)

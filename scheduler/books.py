@@ -14,6 +14,7 @@ from .errors import LedgerError, UnknownSession
 from .events import CopyLost, Event, SessionId
 from .fairness import Service
 from .ledger import Capacity, Ledger
+from .pace import Pace
 from .queue import AdmissionQueue, Rank
 from .session import Departure, Residency, Session
 
@@ -38,6 +39,7 @@ class Books:
         self.prefills_running: set[SessionId] = set()
         self.moving: dict[SessionId, Session] = {}
         self.running = 0
+        self.pace = Pace()
         self._turn_growth_tokens = 0.0
 
     @property

@@ -120,6 +120,10 @@ class Outlook:
         anew_s = self.prefill_s(session.dirty_tokens, copied_tokens)
         return self.back_s(copied_tokens) + anew_s
 
+    def moved_s(self, session: Session) -> float:
+        """Return what its absence costs, whichever way is shorter."""
+        return min(self.parked_s(session), self.dropped_s(session))
+
     # ---- learning --------------------------------------------------------------------
 
     def hear(self, session: Session, event: Event) -> None:

@@ -40,12 +40,16 @@ class Traits:
     ``departure``: how state leaves; None is whichever way costs less, by what was
     measured. ``reserves_growth``: who is not resident has to leave room for the next
     turns of those that are. ``ahead``: the probability that its turn comes in time from
-    which on a parked state is restored before it does; None never does so.
+    which on a parked state is restored before it does; None never does so. For replays
+    only: ``clairvoyant`` is told how long tools will take, and ``unlimited`` is given
+    memory without end.
     """
 
     departure: Departure | None
     reserves_growth: bool = False
     ahead: float | None = None
+    clairvoyant: bool = False
+    unlimited: bool = False
 
 
 class View(Protocol):
@@ -74,6 +78,11 @@ class View(Protocol):
     @property
     def growth_tokens(self) -> int:
         """What the resident sessions are going to need for their next turns."""
+        ...
+
+    @property
+    def turns_per_s(self) -> float:
+        """How many turns get in per second."""
         ...
 
     @property

@@ -55,16 +55,16 @@ from .session import Phase, Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings:
-    """``max_prefills`` turns at most are between admission and first token.
+    """``max_prefills`` turns at most compute their prompt at a time.
 
     More of them at once delay each other's first token and every running decode. A turn
-    older than ``age_bound_s`` goes before all others. ``max_moves`` transfers at most
-    run between accelerator and store.
+    older than ``age_bound_s`` goes before all others; None derives it from the workload
+    (``pace``). ``max_moves`` transfers at most run between accelerator and store.
     """
 
     max_prefills: int = 1
     max_moves: int = 1
-    age_bound_s: float = 60.0
+    age_bound_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.max_prefills < 1:
@@ -73,7 +73,7 @@ class SchedulerSettings:
             )
         if self.max_moves < 1:
             raise InvalidSetting(f"max_moves must be at least 1, not {self.max_moves}")
-        if not self.age_bound_s >= 0:
+        if self.age_bound_s is not None and not self.age_bound_s >= 0:
             raise InvalidSetting(
                 f"age_bound_s must not be negative, got {self.age_bound_s}"
             )
@@ -107,6 +107,10 @@ class _View:
         return self._books.growth_tokens
 
     @property
+    def turns_per_s(self) -> float:
+        return self._books.pace.turns_per_s
+
+    @property
     def backlog_s(self) -> float:
         return self.link.backlog_s
 
@@ -125,7 +129,10 @@ class Scheduler:
     ) -> None:
         settings = settings or SchedulerSettings()
         self._policy = policy
-        self._books = Books(capacity=capacity, age_bound_s=settings.age_bound_s)
+        bound_s = settings.age_bound_s
+        self._books = Books(
+            capacity=capacity, age_bound_s=60.0 if bound_s is None else bound_s
+        )
         self._outlook = Outlook(
             latency=latency or LatencyModel(),
             cost=cost or CostModel(),
@@ -141,6 +148,7 @@ class Scheduler:
             self._departures,
             self._link,
             settings.max_prefills,
+            settings.age_bound_s,
         )
         self._max_prefills = settings.max_prefills
 

@@ -29,12 +29,12 @@ class _Priced(NamedTuple):
     """A waiting session, and what it is worth to send it away."""
 
     remaining_s: float
-    cost_s: float
+    price_s: float
     session: Session
 
     @property
     def ratio(self) -> float:
-        return self.remaining_s / max(self.cost_s, 1e-9)
+        return self.remaining_s / max(self.price_s, 1e-9)
 
 
 class Auto(Keep):
@@ -56,7 +56,7 @@ class Auto(Keep):
         backlog_s = view.backlog_s
         reluctant: list[_Priced] = []
         for priced in self._by_price(view, now_s):
-            if priced.remaining_s > priced.cost_s + backlog_s:
+            if priced.remaining_s > priced.price_s + backlog_s:
                 yield Victim(priced.session, None)
             else:
                 reluctant.append(priced)
@@ -89,11 +89,11 @@ class Auto(Keep):
         return None
 
     def _by_price(self, view: View, now_s: float) -> list[_Priced]:
-        outlook = view.outlook
+        outlook, turns_per_s = view.outlook, view.turns_per_s
         priced = [
             _Priced(
                 outlook.remaining_s(session, now_s),
-                min(outlook.parked_s(session), outlook.dropped_s(session)),
+                _price_s(outlook.moved_s(session), turns_per_s),
                 session,
             )
             for session in view.waiting
@@ -101,3 +101,14 @@ class Auto(Keep):
         ]
         priced.sort(key=lambda each: -each.ratio)
         return priced
+
+
+def _price_s(moved_s: float, turns_per_s: float) -> float:
+    """Return what all pay for a move that takes *moved_s*.
+
+    Its own turn waits for it, and so does the memory that it holds meanwhile; and so do
+    the turns that come while it lasts, for as long at most. In the study sessions, with
+    moves of four seconds, a price of one fifth of this computed four times as much
+    again and took a fifth longer.
+    """
+    return moved_s * (2 + turns_per_s * moved_s)
