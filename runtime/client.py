@@ -85,18 +85,23 @@ class Session:
         *,
         command: str | None = None,
         class_name: ToolClass | None = None,
+        expected_s: float | None = None,
     ) -> ToolCall:
         """Return a tool call to enter with ``async with``, or to ``run`` an awaitable.
 
         Calls that overlap are one wait of the session. The call's class follows from
         its name and, for shells, from the *command*, which is not kept; or it is given.
+        *expected_s* is how long it will take, for a caller that knows. Raises
+        SessionEnded, or WrongInput where that is negative or not finite.
         """
         if self._conversation.ended:
             raise SessionEnded(f"session {self.id!r} is closed")
         self._calls += 1
         call = CallId(f"{self.id}/{self._calls}")
         kind = class_name or tool_class(name, command)
-        return ToolCall(self._dispatch, self._conversation.id, call, name, kind)
+        return ToolCall(
+            self._dispatch, self._conversation.id, call, name, kind, expected_s
+        )
 
     async def aclose(self) -> None:
         """End the session and let its state go, wherever it is."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from ..backends.llama import LlamaBackend, fetch_default_model
 from ..scheduler import Policy, SchedulerSettings
 from ..state_store import StateStore
+from .costs import costs_path
 from .dispatch import Observer
 from .runtime import Runtime
 
@@ -18,15 +19,17 @@ async def local(
     slots: int = 2,
     context_tokens: int | None = None,
     threads: int = 1,
-    policy: str | Policy = "park",
+    policy: str | Policy = "auto",
     store: StateStore | None = None,
     settings: SchedulerSettings | None = None,
+    costs: Path | str | None = None,
     observers: Iterable[Observer] = (),
 ) -> AsyncGenerator[Runtime, None]:
     """Start an engine and a runtime on it; stop both at the end.
 
     *model* is a GGUF file; by default SmolLM2-135M, fetched on first use. Needs
-    ``pip install 'kvalet[local]'``. Raises EngineStartError or ModelUnavailable.
+    ``pip install 'kvalet[local]'``. Measured *costs* are kept in a file, by default the
+    one that ``kvalet calibrate`` writes for this model and machine. Raises EngineStartError or ModelUnavailable.
     """
     backend = await LlamaBackend.start(
         model_path=model or await fetch_default_model(),
@@ -41,6 +44,7 @@ async def local(
             store=store,
             policy=policy,
             settings=settings,
+            costs=costs or costs_path(backend.capabilities.identity),
             observers=observers,
         ) as runtime,
     ):

@@ -6,8 +6,10 @@ and the store belong to whoever made them.
 """
 
 import uuid
+import warnings
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -16,6 +18,7 @@ import anyio
 from ..backends import Backend
 from ..scheduler import (
     Capacity,
+    CostModel,
     Departure,
     InvalidSetting,
     Policy,
@@ -28,8 +31,9 @@ from ..scheduler import (
 from ..state_store import MemoryStore, StateStore
 from .client import Session
 from .clock import LoopClock
+from .costs import load_costs, save_costs
 from .dispatch import Dispatch, Observer
-from .errors import SessionEnded, Unsupported
+from .errors import SessionEnded, Unsupported, WrongInput
 
 # How long leaving may wait for the store to drop what was parked in it.
 _CLOSING_S = 5.0
@@ -38,7 +42,9 @@ _CLOSING_S = 5.0
 class Runtime:
     """Schedules the turns of many sessions on one backend.
 
-    ``policy`` is a name (``keep``, ``drop``, ``park``, ``hold:SECONDS``) or a policy.
+    ``policy`` is a name (``auto``, ``keep``, ``park``, ``hold:SECONDS``, ...) or a
+    policy. ``costs`` is a file of measured costs: what this runtime learns goes on from
+    there, and is written back at the end.
     Observers hear every event, in order, in the runtime's own task; they must be quick.
     """
 
@@ -47,14 +53,20 @@ class Runtime:
         backend: Backend,
         *,
         store: StateStore | None = None,
-        policy: str | Policy = "park",
+        policy: str | Policy = "auto",
         settings: SchedulerSettings | None = None,
+        costs: Path | str | None = None,
         observers: Iterable[Observer] = (),
     ) -> None:
         self._backend = backend
         self._store = MemoryStore(None) if store is None else store
         self._policy = parse_policy(policy) if isinstance(policy, str) else policy
         self._settings = settings or SchedulerSettings()
+        self._costs_path = None if costs is None else Path(costs)
+        self._costs = CostModel()
+        if self._costs_path is not None and self._costs_path.exists():
+            identity = backend.capabilities.identity
+            self._costs = load_costs(self._costs_path, backend=identity)
         self._observers = tuple(observers)
         self._dispatch: Dispatch | None = None
         self._stack = AsyncExitStack()
@@ -78,7 +90,10 @@ class Runtime:
         self._stack.callback(tasks.cancel_scope.cancel)
         self._dispatch = Dispatch(
             scheduler=Scheduler(
-                capacity=self._capacity, policy=self._policy, settings=self._settings
+                capacity=self._capacity,
+                policy=self._policy,
+                settings=self._settings,
+                cost=self._costs,
             ),
             backend=self._backend,
             store=self._store,
@@ -103,6 +118,12 @@ class Runtime:
         finally:
             with anyio.move_on_after(_CLOSING_S, shield=True):
                 await dispatch.empty()
+            if self._costs_path is not None:
+                identity = self._backend.capabilities.identity
+                try:
+                    save_costs(self._costs_path, self._costs, backend=identity)
+                except WrongInput as problem:  # what was learned is lost, nothing else
+                    warnings.warn(str(problem), RuntimeWarning, stacklevel=2)
 
     def session(self, id: str | None = None, *, parent: str | None = None) -> Session:
         """Open a session; *parent* is the session whose tool it is, if any.
@@ -122,6 +143,11 @@ class Runtime:
             )
         )
         return Session(dispatch, session)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._policy
 
     @property
     def scheduler(self) -> Scheduler:

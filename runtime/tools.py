@@ -6,6 +6,7 @@ ends with the last of them.
 """
 
 import contextlib
+import math
 from collections.abc import Awaitable
 from types import TracebackType
 from typing import Self, TypeVar
@@ -14,7 +15,7 @@ import anyio
 
 from ..scheduler import CallId, SchedulerError, SessionId, ToolEnded, ToolStarted
 from .dispatch import Dispatch
-from .errors import SessionEnded
+from .errors import SessionEnded, WrongInput
 from .tool_class import ToolClass
 
 Result = TypeVar("Result")
@@ -35,12 +36,19 @@ class ToolCall:
         call: CallId,
         name: str,
         class_name: ToolClass,
+        expected_s: float | None = None,
     ) -> None:
+        if expected_s is not None and not 0 <= expected_s < math.inf:
+            raise WrongInput(
+                f"expected_s of tool {name!r} must be finite and not negative, "
+                f"not {expected_s}"
+            )
         self._dispatch = dispatch
         self._session = session
         self._call = call
         self._name = name
         self._class = class_name
+        self._expected_s = expected_s
         self._began_s = 0.0
         self._status = "ok"
 
@@ -53,6 +61,7 @@ class ToolCall:
                 call=self._call,
                 tool=self._name,
                 tool_class=self._class,
+                expected_s=self._expected_s,
             )
         )
         return self

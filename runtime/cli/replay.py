@@ -1,8 +1,6 @@
 """``kvalet replay``: run a trace under several policies and say what each one cost."""
 
-import asyncio
 import re
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,8 +11,14 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 
-from ...scheduler import InvalidSetting, Policy, SchedulerSettings, parse_policy
-from ..clock import VirtualTimeLoop
+from ...backends import ACCELERATOR_NAMES
+from ...scheduler import (
+    POLICY_NAMES,
+    InvalidSetting,
+    Policy,
+    SchedulerSettings,
+    parse_policy,
+)
 from ..dispatch import Observer
 from ..errors import WrongInput
 from ..replay.engines import BACKEND_NAMES, EngineOptions
@@ -24,6 +28,7 @@ from ..replay.select import first_sessions
 from ..replay.table import print_report
 from ..telemetry import log_events, make_logger
 from ..traces import read_traces
+from .loop import run_to_end
 from .progress import replay_progress
 
 Number = TypeVar("Number", int, int | None)
@@ -61,8 +66,8 @@ def replay(
     ] = "llama",
     policy: Annotated[
         str,
-        typer.Option(help="Policies, by comma: drop, keep, park, hold:SECONDS."),
-    ] = "drop,keep,park",
+        typer.Option(help=f"Policies, by comma: {', '.join(POLICY_NAMES)}."),
+    ] = "drop,keep,park,auto",
     slots: Annotated[int, typer.Option(help="Sequences that fit at once.")] = 2,
     model: Annotated[
         Path | None,
@@ -76,6 +81,10 @@ def replay(
     kv_tokens: Annotated[
         int | None,
         typer.Option(help="KV tokens of all slots together (simulated)."),
+    ] = None,
+    accelerator: Annotated[
+        str | None,
+        typer.Option(help=f"{', '.join(ACCELERATOR_NAMES)} (simulated)."),
     ] = None,
     token_scale: Annotated[
         float | None,
@@ -124,6 +133,7 @@ def replay(
             kv_tokens=_at_least_one("--kv-tokens", kv_tokens),
             token_scale=token_scale,
             time_scale=time_scale,
+            accelerator=accelerator,
         ),
         policies=policies,
         seed=seed,
@@ -138,7 +148,7 @@ def replay(
     with replay_progress() as progress:
         job = Replay(trace, options, progress)
         try:
-            _run(job, virtual=backend == "simulated")
+            run_to_end(job.run(), virtual=backend == "simulated")
         except BaseException:
             with suppress(WrongInput):
                 if job.report.runs:
@@ -161,24 +171,6 @@ def parse_store(text: str) -> int | None:
     if match is None or not float(match[1]):
         raise WrongInput(f"store {text!r} needs a size such as memory:512MiB")
     return int(float(match[1]) * _UNIT[(match[2] or "B").lower()])
-
-
-def _run(job: Replay, *, virtual: bool) -> None:
-    """Run the replay on a loop of its own; Ctrl-C and SIGTERM cancel it."""
-
-    async def main() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        # The runner cancels us on SIGINT; a polite kill deserves the same.
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        await job.run()
-
-    factory = VirtualTimeLoop if virtual else asyncio.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        try:
-            runner.run(main())
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
 
 
 def _parse_policies(text: str) -> list[Policy]:

@@ -243,6 +243,15 @@ class _Agent:
                 call.fail(tool.status)
             await self._work(tool)
 
+    def _foretold_s(self, tool: Tool) -> float | None:
+        """Return how long the tool takes, where the policy is one that may know."""
+        if not self._crowd.runtime.policy.traits.clairvoyant:
+            return None
+        child = self._crowd.child_of(self._record, tool)
+        if child is not None and child.blocking:
+            return None  # it ends when it ends here
+        return (tool.dur_ms or 0) / 1000
+
     async def _work(self, tool: Tool) -> None:
         child = self._crowd.child_of(self._record, tool)
         if child is not None and child.blocking:

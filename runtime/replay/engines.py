@@ -10,7 +10,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...backends import Backend, SimulatedBackend
+from ...backends import (
+    ACCELERATOR_NAMES,
+    Backend,
+    SimulatedBackend,
+    accelerator,
+)
 from ...backends.llama import FetchProgress, LlamaBackend, fetch_default_model
 from ...backends.llama.engine import check_model
 from ..errors import WrongInput
@@ -48,13 +53,18 @@ class EngineOptions:
     kv_tokens: int | None = None
     token_scale: float | None = None
     time_scale: float | None = None
+    accelerator: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A backend that is ready, the trace that fits it, what to draw prompts from."""
+    """A backend that is ready, the trace that fits it, what to draw prompts from.
+
+    ``endless`` is the same accelerator with memory without end, where that can be had.
+    """
 
     backend: Backend
+    endless: Backend | None = None
     trace: Trace
     vocabulary: Sequence[int]
     notes: tuple[str, ...] = ()
@@ -98,6 +108,8 @@ async def open_engine(
 def _simulate(trace: Trace, options: EngineOptions, slots: int) -> Engine:
     if options.model is not None:
         raise WrongInput("--model goes with --backend llama")
+    name = options.accelerator or ACCELERATOR_NAMES[0]
+    constants = accelerator(name)
     fitted = _scaled(trace, options)
     needed = fitted.longest_context_tokens
     context_tokens = options.context_tokens or needed
@@ -108,17 +120,31 @@ def _simulate(trace: Trace, options: EngineOptions, slots: int) -> Engine:
             f"holds {min(kv_tokens, context_tokens)}; give more or a --token-scale"
         )
     backend = SimulatedBackend(
-        slots=slots, kv_tokens=kv_tokens, context_tokens=context_tokens
+        accelerator=constants,
+        name=name,
+        slots=slots,
+        kv_tokens=kv_tokens,
+        context_tokens=context_tokens,
     )
-    return Engine(backend=backend, trace=fitted, vocabulary=(0,))
+    everybody = len(fitted.sessions)
+    endless = SimulatedBackend(
+        accelerator=constants,
+        name=name,
+        slots=everybody,
+        kv_tokens=everybody * context_tokens,
+        context_tokens=context_tokens,
+    )
+    return Engine(backend=backend, endless=endless, trace=fitted, vocabulary=(0,))
 
 
 def _fit(
     trace: Trace, options: EngineOptions, model: Path
 ) -> tuple[Trace, int, tuple[str, ...]]:
     """Return the trace as it fits the model, the context per slot, and what to say."""
-    if options.kv_tokens is not None:
-        raise WrongInput("--kv-tokens goes with --backend simulated")
+    for name in ("kv_tokens", "accelerator"):
+        if getattr(options, name) is not None:
+            option = name.replace("_", "-")
+            raise WrongInput(f"--{option} goes with --backend simulated")
     limit = options.context_tokens or check_model(model).context_tokens
     wanted = _scaled(trace, options)
     needed = wanted.longest_context_tokens

@@ -14,6 +14,7 @@ from ...backends.llama import FetchProgress
 from ...scheduler import Policy, SchedulerSettings
 from ...state_store import MemoryStore
 from ..dispatch import Observer
+from ..errors import WrongInput
 from ..runtime import Runtime
 from ..traces import Trace
 from .driver import ReplaySettings, replay_trace
@@ -108,6 +109,12 @@ class Replay:
 
     async def _run_policy(self, engine: Engine, policy: Policy) -> None:
         options, progress = self._options, self._progress
+        backend = engine.endless if policy.traits.unlimited else engine.backend
+        if backend is None:
+            raise WrongInput(
+                f"policy {policy.name!r} needs memory without end, which only "
+                "--backend simulated has"
+            )
         measure = Measure()
         observers: list[Observer] = [measure]
         if options.observer is not None:
@@ -122,7 +129,7 @@ class Replay:
         ended_s: float | None = None
         try:
             async with Runtime(
-                engine.backend,
+                backend,
                 store=MemoryStore(options.store_bytes),
                 policy=policy,
                 settings=options.scheduler,
