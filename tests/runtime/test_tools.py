@@ -1,11 +1,13 @@
 """Tool calls: what they tell, and what their waits do to KV state."""
 
 import asyncio
+import math
 from contextlib import suppress
 
 import anyio
 import pytest
 
+from kvalet.runtime.errors import WrongInput
 from kvalet.scheduler import (
     CopyStarted,
     Phase,
@@ -283,3 +285,25 @@ async def test_a_call_has_a_class() -> None:
         classes = [event.tool_class for event in world.heard(ToolEnded)]
         assert classes == ["read", "test", "web", "other"]
         assert "pytest" not in repr(world.events)
+
+
+@virtual
+async def test_a_caller_may_know_how_long_a_tool_takes() -> None:
+    """What it expects goes with the start; who does not know says nothing."""
+    async with open_world("keep") as world:
+        session = world.session("a")
+        async with session.tool("Bash", expected_s=8), session.tool("Grep"):
+            calls = world.lane("a").open_calls.values()
+            assert [call.expected_s for call in calls] == [8, None]
+        assert [event.expected_s for event in world.heard(ToolStarted)] == [8, None]
+
+
+@pytest.mark.parametrize("expected_s", [-1.0, math.nan, math.inf])
+@virtual
+async def test_a_tool_that_cannot_take_so_long(expected_s: float) -> None:
+    """A negative or endless expectation is refused before the call begins."""
+    async with open_world() as world:
+        session = world.session("a")
+        with pytest.raises(WrongInput, match=f"'Bash' must be finite.*{expected_s}"):
+            session.tool("Bash", expected_s=expected_s)
+        assert world.heard(ToolStarted) == []
