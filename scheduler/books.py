@@ -13,6 +13,7 @@ from collections import OrderedDict, deque
 from .errors import LedgerError, UnknownSession
 from .events import CopyLost, Event, SessionId
 from .fairness import Service
+from .family import lend
 from .ledger import Capacity, Ledger
 from .pace import Pace
 from .queue import AdmissionQueue, Rank
@@ -70,10 +71,12 @@ class Books:
 
     def enter(self, session: Session, event: Event) -> None:
         """Apply *event* to *session*; note a copy that it has made useless."""
-        had_copy = session.copied_tokens > 0
+        had_copy, copied_tokens = session.owns_copy, session.copied_tokens
         session.apply(event)
         if had_copy and session.copied_tokens == 0 and not isinstance(event, CopyLost):
             self.useless_copies.append(session)
+        if session.children and session.copied_tokens != copied_tokens:
+            lend(session, event.at_s)
 
     def settle(self, session: Session) -> None:
         """Give a session that has stopped moving its place in the indexes."""

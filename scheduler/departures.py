@@ -125,7 +125,7 @@ class Departures:
     def _bury(self, session: Session, draft: Draft, now_s: float) -> None:
         if self._books.sessions.pop(session.id, None) is None:
             return
-        if session.copied_tokens:
+        if session.owns_copy:
             draft.forget.append(CopyForgotten(at_s=now_s, session=session.id))
 
 

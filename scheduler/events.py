@@ -31,12 +31,16 @@ class SessionOpened(Event, frozen=True, kw_only=True, gc=False):
     """A session exists now; ``parent`` is the session whose tool it is, if any.
 
     Tenants share the accelerator by ``weight``; a higher ``priority`` goes first.
+    ``blocking``: a tool call of the parent waits for its end. ``forked_tokens`` is with
+    how many tokens of the parent's conversation it begins.
     """
 
     parent: SessionId | None = None
     tenant: str = ""
     weight: float = 1.0
     priority: int = 0
+    blocking: bool = True
+    forked_tokens: int = 0
 
 
 class SessionClosed(Event, frozen=True, kw_only=True, gc=False):
@@ -197,12 +201,14 @@ class CopyStarted(Event, frozen=True, kw_only=True, gc=False):
 class RestoreStarted(Event, frozen=True, kw_only=True, gc=False):
     """The parked state, ``kv_tokens`` long, is being copied back.
 
-    ``ahead``: before its turn has come, on the guess that it soon will.
+    ``ahead``: before its turn has come, on the guess that it soon will. ``source`` is
+    whose copy it is, if not the session's own.
     """
 
     slot: int
     kv_tokens: int
     ahead: bool = False
+    source: SessionId | None = None
 
 
 class Released(Event, frozen=True, kw_only=True, gc=False):
@@ -214,3 +220,13 @@ class Released(Event, frozen=True, kw_only=True, gc=False):
 
 class CopyForgotten(Event, frozen=True, kw_only=True, gc=False):
     """The copy in the store is of no use any more and is to be dropped."""
+
+
+class CopyLent(Event, frozen=True, kw_only=True, gc=False):
+    """A fork may begin from ``kv_tokens`` that ``source`` has in the store; 0: no more.
+
+    It follows from what has happened to the lender, and is in no plan.
+    """
+
+    source: SessionId
+    kv_tokens: int

@@ -114,6 +114,7 @@ class Link:
             slot=slot,
             kv_tokens=session.copied_tokens,
             ahead=ahead,
+            source=session.source,
         )
         session.apply(event)
         self._books.moving[session.id] = session

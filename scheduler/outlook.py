@@ -20,7 +20,7 @@ from .events import (
     TurnSubmitted,
 )
 from .latency import LatencyModel, OpenCall
-from .session import Phase, Session
+from .session import Phase, Residency, Session
 
 USER = "user"
 """Tool and class under which the waits for a user are learned."""
@@ -29,6 +29,9 @@ USER = "user"
 # only costs of one source are compared until then.
 _UNKNOWN_TOKEN_S = 1e-3
 _UNKNOWN_MOVE = 0.5
+
+# How deep the subagents of subagents are looked at.
+_GENERATIONS = 4
 
 
 class Outlook:
@@ -45,12 +48,43 @@ class Outlook:
     # ---- what is expected ------------------------------------------------------------
 
     def remaining_s(self, session: Session, now_s: float) -> float:
-        """Return how much longer *session* will wait before its next turn."""
+        """Return how much longer *session* will wait before its next turn.
+
+        Who waits for a subagent waits for as long as that has to do, as far as known.
+        """
+        return self._remaining_s(session, now_s, _GENERATIONS)
+
+    def _remaining_s(self, session: Session, now_s: float, generations: int) -> float:
         if session.turn is not None:
             return 0.0
-        calls = session.open_calls.values()
-        if not calls:
+        if not session.open_calls:
             return self.latency.remaining_s(USER, USER, now_s - session.waits_since_s)
+        remaining_s = self._tools_s(session, now_s)
+        if generations:
+            for child in session.children.values():
+                if child.blocking:
+                    work_s = self._work_s(child, now_s, generations - 1)
+                    remaining_s = max(remaining_s, work_s)
+        return remaining_s
+
+    def _work_s(self, child: Session, now_s: float, generations: int) -> float:
+        """Return what a subagent has to do at least: its tools, or its prompt."""
+        turn = child.turn
+        if turn is None:
+            if not child.open_calls:
+                return 0.0
+            return self._remaining_s(child, now_s, generations)
+        if child.phase is not Phase.PREFILL:
+            return 0.0
+        there_tokens = child.kv_tokens
+        work_s = self.prefill_s(turn.prompt_tokens - there_tokens, there_tokens)
+        if child.residency is Residency.PARKED:
+            work_s += self.back_s(child.copied_tokens)
+        return work_s
+
+    def _tools_s(self, session: Session, now_s: float) -> float:
+        """Return how much longer the open calls of *session* will take together."""
+        calls = session.open_calls.values()
         known_s = 0.0
         unknown: list[OpenCall] = []
         for call in calls:
@@ -72,7 +106,7 @@ class Outlook:
     def returns_within(self, session: Session, now_s: float, horizon_s: float) -> float:
         """Return the probability that its tools end within *horizon_s* from now."""
         calls = session.open_calls.values()
-        if not calls or session.live_children:
+        if not calls or session.awaits_child:
             return 0.0
         probability = 1.0
         for call in calls:

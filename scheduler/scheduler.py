@@ -44,6 +44,7 @@ from .events import (
     TurnAborted,
     TurnSubmitted,
 )
+from .family import adopt, leave
 from .latency import LatencyModel
 from .ledger import Capacity
 from .link import Link
@@ -244,13 +245,34 @@ class Scheduler:
                 f"the weight of session {event.session!r} must be positive and finite, "
                 f"not {event.weight}"
             )
-        sessions[event.session] = Session(
+        if type(event.priority) is not int:
+            raise InvalidSetting(
+                f"the priority of session {event.session!r} must be an integer, "
+                f"not {event.priority!r}"
+            )
+        if event.forked_tokens < 0:
+            raise InvalidSetting(
+                f"session {event.session!r} cannot begin with {event.forked_tokens} "
+                "tokens"
+            )
+        session = sessions[event.session] = Session(
             id=event.session,
             parent=event.parent,
             tenant=event.tenant,
             weight=event.weight,
             priority=event.priority,
+            blocking=event.blocking,
+            forked_tokens=event.forked_tokens,
         )
+        parent = self._parent(session)
+        if parent is not None:
+            adopt(parent, session, event.at_s)
+
+    def _parent(self, session: Session) -> Session | None:
+        """Return its parent, if that is known and open."""
+        if session.parent is None or session.parent == session.id:
+            return None
+        return self._books.sessions.get(session.parent)
 
     def _lose_residents(self, event: EngineRestarted) -> None:
         for holder in self._books.ledger.sessions:
@@ -284,7 +306,10 @@ class Scheduler:
             case Restored() | RestoreFailed():
                 books.moving.pop(session.id, None)
                 books.settle(session)
-            case DecodeDone() | SessionClosed():
+            case DecodeDone():
+                books.settle(session)
+            case SessionClosed():
+                leave(session, self._parent(session), event.at_s)
                 books.settle(session)
             case CopyLost():
                 books.rerank(session)

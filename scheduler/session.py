@@ -3,8 +3,9 @@
 Theory of operation
 -------------------
 A session is two small machines side by side. Its *phase* says what the turn needs next;
-its *residency* says where its KV state is. Every legal move stands in the two tables
-below; ``Session.apply`` is the only place that assigns ``phase`` or ``residency``.
+its *residency* says where its KV state is. Every legal move stands in two tables
+(``moves.py``); ``Session.apply`` is the only place that assigns ``phase`` or
+``residency``.
 
 Three rules couple them:
 
@@ -20,6 +21,9 @@ many of them the store holds too, and a session is *clean* when both agree.
 edited. An edited state is still worth its prefix, so it is restored like any other; the
 prefill then overwrites the rest, and from there on an older copy is of no use.
 
+A session may begin as a fork: with the tokens that another one has. Until it has state
+of its own it can be PARKED in the other's copy (``source``), which is lent to it.
+
     >>> s = Session(id=SessionId("a"))
     >>> s.apply(TurnSubmitted(at_s=0, session=s.id, prompt_tokens=9, prefix_tokens=0,
     ...                       max_output_tokens=4))
@@ -30,16 +34,15 @@ prefill then overwrites the rest, and from there on an older copy is of no use.
 
 from dataclasses import dataclass, field
 from enum import Enum, unique
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from .errors import IllegalMove
 from .events import (
     CallId,
     Copied,
-    CopyFailed,
     CopyForgotten,
+    CopyLent,
     CopyLost,
-    CopyStarted,
     DecodeDone,
     DecodeStarted,
     EngineRestarted,
@@ -59,31 +62,15 @@ from .events import (
     TurnRejected,
     TurnSubmitted,
 )
-
-
-@unique
-class Phase(Enum):
-    """What the turn needs next."""
-
-    IDLE = "idle"
-    PREFILL = "prefill"
-    DECODE = "decode"
-    TOOL = "tool"
-
-    __hash__ = object.__hash__  # the tables are looked up for every event
-
-
-@unique
-class Residency(Enum):
-    """Where the KV state is."""
-
-    ABSENT = "absent"  # nowhere: a prefill must compute it
-    RESIDENT = "resident"  # on the accelerator
-    PARKING = "parking"  # on the accelerator, being copied out
-    PARKED = "parked"  # in the state store only
-    RESTORING = "restoring"  # being copied back
-
-    __hash__ = object.__hash__
+from .moves import (
+    NEEDS_READY,
+    NEEDS_RUNNING,
+    NEEDS_UNTOUCHED,
+    PHASE_MOVES,
+    RESIDENCY_MOVES,
+)
+from .moves import Phase as Phase  # they are the session's own words
+from .moves import Residency as Residency
 
 
 @unique
@@ -94,65 +81,13 @@ class Departure(Enum):
     DROP = "drop"  # release; an older copy, if any, is what remains
 
 
-P, R = Phase, Residency
-
-PHASE_MOVES: Final[dict[tuple[Phase, type[Event]], Phase]] = {
-    (P.IDLE, TurnSubmitted): P.PREFILL,
-    (P.TOOL, TurnSubmitted): P.PREFILL,  # a background call may go on
-    (P.PREFILL, TurnRejected): P.IDLE,
-    (P.PREFILL, TurnAdmitted): P.PREFILL,
-    (P.PREFILL, PrefillStarted): P.PREFILL,
-    (P.PREFILL, PrefillDone): P.DECODE,
-    (P.PREFILL, TurnAborted): P.IDLE,
-    (P.DECODE, DecodeStarted): P.DECODE,
-    (P.DECODE, DecodeDone): P.IDLE,
-    (P.DECODE, TurnAborted): P.IDLE,
-    (P.IDLE, SessionClosed): P.IDLE,
-    (P.TOOL, SessionClosed): P.IDLE,
-    **{(phase, ToolStarted): phase for phase in P},
-    **{(phase, ToolEnded): phase for phase in P},
-}
-
-RESIDENCY_MOVES: Final[dict[tuple[Residency, type[Event]], Residency]] = {
-    (R.ABSENT, PrefillDone): R.RESIDENT,
-    (R.RESIDENT, PrefillDone): R.RESIDENT,
-    (R.PARKED, PrefillDone): R.RESIDENT,  # computed again, the copy stays
-    (R.RESIDENT, CopyStarted): R.PARKING,
-    (R.PARKING, Copied): R.RESIDENT,
-    (R.PARKING, CopyFailed): R.RESIDENT,
-    (R.PARKED, RestoreStarted): R.RESTORING,
-    (R.RESTORING, Restored): R.RESIDENT,
-    (R.RESTORING, RestoreFailed): R.ABSENT,
-    (R.RESIDENT, Released): R.PARKED,  # or ABSENT, by SETTLE
-    (R.ABSENT, Released): R.PARKED,  # a slot given back before anything was on it
-    (R.PARKED, Released): R.PARKED,
-    **{(residency, EngineRestarted): residency for residency in R},
-    **{(residency, CopyLost): residency for residency in R},
-    **{(residency, CopyForgotten): residency for residency in R},
-}
-
-# ON_ACCELERATOR and UNTOUCHED, as sets of events.
-NEEDS_READY: Final = frozenset[type[Event]](
-    (
-        PrefillStarted,
-        DecodeStarted,
-    )
-)
-NEEDS_RUNNING: Final = frozenset[type[Event]]((PrefillDone,))
-NEEDS_UNTOUCHED: Final = frozenset[type[Event]](
-    (
-        CopyStarted,
-        Released,
-    )
-)
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class Turn:
     """One model call on its way through the accelerator."""
 
     submitted_s: float
     prompt_tokens: int
+    prefix_tokens: int
     max_output_tokens: int
     deadline_s: float | None = None
     admitted: bool = False
@@ -180,7 +115,10 @@ class Session:
     """One lane of one agent's conversation, as the scheduler knows it.
 
     ``active`` sessions have been let in and not been sent back to wait for their turn;
-    ``attained_s`` is the accelerator time that the session has had.
+    ``attained_s`` is the accelerator time that the session has had. ``forked_tokens``
+    is with how many tokens of its parent it began, 0 once it has state of its own;
+    ``source`` is whose copy it is parked in until then. A tool call of the parent waits
+    for ``blocking`` children.
     """
 
     id: SessionId
@@ -198,7 +136,12 @@ class Session:
     open_calls: dict[CallId, OpenCall] = field(default_factory=dict[CallId, OpenCall])
     waits: int = 0
     waits_since_s: float = 0.0
-    live_children: int = 0
+    blocking: bool = True
+    children: "dict[SessionId, Session]" = field(
+        default_factory=dict[SessionId, "Session"]
+    )
+    forked_tokens: int = 0
+    source: SessionId | None = None
     active: bool = False
     attained_s: float = 0.0
     departure: Departure | None = None
@@ -225,6 +168,33 @@ class Session:
     def untouched(self) -> bool:
         """Whether no unit of work has a claim on its state."""
         return self.turn is None or not self.turn.admitted
+
+    @property
+    def live_children(self) -> int:
+        """How many sessions that it is the parent of are open."""
+        return len(self.children)
+
+    @property
+    def awaits_child(self) -> bool:
+        """Whether a tool call of it cannot end before a child does."""
+        return bool(self.open_calls) and any(
+            child.blocking for child in self.children.values()
+        )
+
+    @property
+    def owns_copy(self) -> bool:
+        """Whether the store has a copy under its own key that is of use."""
+        return self.copied_tokens > 0 and self.source is None
+
+    @property
+    def borrows(self) -> bool:
+        """Whether it could be restored from another's copy: it has no state yet."""
+        turn = self.turn
+        if not self.forked_tokens or self.closed or (turn is not None and turn.running):
+            return False
+        if self.residency is Residency.PARKED:
+            return True
+        return self.residency is Residency.ABSENT and self.untouched
 
     @property
     def reusable_tokens(self) -> int:
@@ -273,6 +243,8 @@ class Session:
             return not self.closed
         if kind is TurnAdmitted:
             return self.untouched
+        if kind is CopyLent:
+            return self.borrows
         return True
 
     def _note(self, event: Event) -> None:
@@ -296,6 +268,7 @@ class Session:
             case PrefillDone():
                 self._end_unit(event)
                 self.held_tokens = self.kv_tokens = self._turn().prompt_tokens
+                self._return_loan()
             case DecodeDone():
                 self._end_unit(event)
                 self.held_tokens = self.kv_tokens = event.kv_tokens
@@ -314,6 +287,10 @@ class Session:
                 self.copied_tokens = event.kv_tokens
             case RestoreStarted():
                 self.slot = event.slot
+            case Restored():
+                self._return_loan()
+            case CopyLent():
+                self._borrow(event)
             case Released():
                 self.slot = None
                 self.departure = None
@@ -349,6 +326,7 @@ class Session:
         self.turn = Turn(
             submitted_s=event.at_s,
             prompt_tokens=event.prompt_tokens,
+            prefix_tokens=event.prefix_tokens,
             max_output_tokens=event.max_output_tokens,
             deadline_s=event.deadline_s,
         )
@@ -357,6 +335,21 @@ class Session:
         self.kv_tokens = min(self.held_tokens, event.prefix_tokens)
         if self.kv_tokens == 0:
             self.copied_tokens = 0  # nothing of it would be reused
+
+    def _borrow(self, event: CopyLent) -> None:
+        lent_tokens, turn = event.kv_tokens, self.turn
+        if turn is not None and not turn.prefix_tokens:
+            lent_tokens = 0  # nothing of it would be reused
+        self.held_tokens = self.kv_tokens = self.copied_tokens = lent_tokens
+        if turn is not None:
+            self.kv_tokens = min(lent_tokens, turn.prefix_tokens)
+        self.source = event.source
+
+    def _return_loan(self) -> None:
+        """It has state of its own, and no copy of it."""
+        self.forked_tokens = 0
+        if self.source is not None:
+            self.source, self.copied_tokens = None, 0
 
     def _abort(self) -> None:
         turn = self._turn()
@@ -390,7 +383,9 @@ class Session:
             self.waits += 1
         elif self.phase is Phase.TOOL and not self.open_calls:
             self.phase = Phase.IDLE
-        if self.residency is Residency.PARKED and self.copied_tokens == 0:
-            self.residency = Residency.ABSENT
+        if self.copied_tokens == 0:
+            self.source = None
+            if self.residency is Residency.PARKED:
+                self.residency = Residency.ABSENT
         if self.residency is Residency.ABSENT:
             self.held_tokens = self.kv_tokens = 0

@@ -32,15 +32,16 @@ class History:
         self.carrier = carrier
         self.data = data
         self.opened: set[str] = set()
+        self.closed: set[str] = set()
 
     def step(self) -> None:
         choices = list(self._possible())
         self.data.draw(st.sampled_from(choices), label="step")()
 
     def close_all(self) -> None:
-        for name in sorted(self.opened):
+        for name in sorted(self.opened - self.closed):
             self._end_calls(name)
-            self.carrier.close(name)
+            self._close(name)
 
     def _session(self, name: str) -> Session:
         return self.carrier.scheduler.session(SessionId(name))
@@ -57,13 +58,16 @@ class History:
         return steps
 
     def _for_session(self, name: str) -> list[Callable[[], None]]:
+        if name in self.closed:
+            return []
         if name not in self.opened:
-            return [lambda: self._open(name)]
+            return [lambda: self._open(name), lambda: self._fork(name)]
         session = self._session(name)
         if session.turn is not None:
             return [lambda: self.carrier.abort(name)]
         calls = list(session.open_calls)
         steps: list[Callable[[], None]] = [lambda: self._submit(name, session)]
+        steps.append(lambda: self._close(name))
         steps.append(lambda: self.carrier.tool(name, f"c{len(calls)}{session.waits}"))
         if calls:
             steps.append(lambda: self.carrier.end_tool(name, calls[0]))
@@ -75,6 +79,20 @@ class History:
     def _open(self, name: str) -> None:
         self.opened.add(name)
         self.carrier.open(name)
+
+    def _fork(self, name: str) -> None:
+        parents = sorted(self.opened - self.closed)
+        if not parents:
+            self._open(name)
+            return
+        parent = self.data.draw(st.sampled_from(parents))
+        held_tokens = self._session(parent).held_tokens
+        self.opened.add(name)
+        self.carrier.open(name, parent, self._number(0, held_tokens + 1))
+
+    def _close(self, name: str) -> None:
+        self.closed.add(name)
+        self.carrier.close(name)
 
     def _submit(self, name: str, session: Session) -> None:
         prompt = self._number(1, 110)
@@ -120,7 +138,8 @@ def test_promises_hold_over_random_histories(
     carrier.drain()
 
     assert all(
-        carrier.scheduler.session(SessionId(n)).turn is None for n in history.opened
+        carrier.scheduler.session(SessionId(n)).turn is None
+        for n in history.opened - history.closed
     )
     history.close_all()
     carrier.drain()
@@ -165,6 +184,7 @@ class Both(Carrier):
             "tool",
             "end_tool",
             "abort",
+            "close",
             "wait",
             "finish",
             "fail",

@@ -64,8 +64,17 @@ class Carrier:
 
     # ---- what agents do --------------------------------------------------------------
 
-    def open(self, name: str) -> None:
-        self._apply(SessionOpened(at_s=self.now_s, session=SessionId(name)))
+    def open(
+        self, name: str, parent: str | None = None, forked_tokens: int = 0
+    ) -> None:
+        self._apply(
+            SessionOpened(
+                at_s=self.now_s,
+                session=SessionId(name),
+                parent=None if parent is None else SessionId(parent),
+                forked_tokens=forked_tokens,
+            )
+        )
 
     def submit(
         self, name: str, prompt: int = 20, prefix: int = 0, output: int = 5

@@ -12,6 +12,7 @@ from kvalet.scheduler import (
     Copied,
     CopyFailed,
     CopyForgotten,
+    CopyLent,
     CopyLost,
     CopyStarted,
     DecodeDone,
@@ -39,6 +40,8 @@ from kvalet.scheduler import (
 )
 
 S = SessionId("s")
+LENDER = SessionId("lender")
+FORKED_TOKENS = 2
 CALLS = (CallId("c1"), CallId("c2"))
 
 
@@ -54,6 +57,8 @@ class State(NamedTuple):
     held_tokens: int
     kv_tokens: int
     copied_tokens: int
+    forked_tokens: int
+    source: SessionId | None
     closed: bool
 
 
@@ -69,6 +74,8 @@ def state_of(session: Session) -> State:
         held_tokens=session.held_tokens,
         kv_tokens=session.kv_tokens,
         copied_tokens=session.copied_tokens,
+        forked_tokens=session.forked_tokens,
+        source=session.source,
         closed=session.closed,
     )
 
@@ -112,14 +119,16 @@ def events(session: Session) -> Iterator[Event]:
     for move in (CopyStarted, RestoreStarted):
         yield move(at_s=0, session=S, slot=slot, kv_tokens=held)
     yield Released(at_s=0, session=S, slot=slot, kept_tokens=session.copied_tokens)
+    for lent in range(FORKED_TOKENS + 1):
+        yield CopyLent(at_s=0, session=S, source=LENDER, kv_tokens=lent)
 
 
 def explore() -> dict[State, dict[type[Event], set[State]]]:
     """Return every reachable state and where each kind of event leads from it."""
-    start = Session(id=S)
+    starts = [Session(id=S), Session(id=S, forked_tokens=FORKED_TOKENS)]
     reached: dict[State, dict[type[Event], set[State]]] = {}
-    todo = deque([start])
-    seen = {state_of(start)}
+    todo = deque(starts)
+    seen = {state_of(start) for start in starts}
     while todo:
         session = todo.popleft()
         moves = reached.setdefault(state_of(session), {})
@@ -266,6 +275,7 @@ def test_a_turn_needs_no_luck_to_end(graph: Graph) -> None:
                     ToolEnded,
                     CopyLost,
                     CopyForgotten,
+                    CopyLent,
                     EngineRestarted,
                 }
             )
@@ -286,3 +296,40 @@ def test_a_failed_move_says_what_was_tried() -> None:
         session.apply(
             Copied(at_s=0, session=S, kv_tokens=1, nbytes=1, seconds=1, tier="host")
         )
+
+
+def test_a_borrowed_copy_is_all_that_its_borrower_has(graph: Graph) -> None:
+    """A session is parked in another's copy, or on its way out of it; never more."""
+    borrowed = [state for state in graph if state.source is not None]
+    assert {state.residency for state in borrowed} == {
+        Residency.PARKED,
+        Residency.RESTORING,
+    }
+    for state in borrowed:
+        assert state.forked_tokens
+        assert state.held_tokens == state.copied_tokens <= state.forked_tokens
+
+
+def test_only_a_fork_without_state_of_its_own_borrows(graph: Graph) -> None:
+    """Once it has been restored or prefilled, nothing is lent to a session again."""
+    for state, moves in graph.items():
+        if CopyLent in moves:
+            assert state.forked_tokens and not state.running
+            assert state.residency in (Residency.ABSENT, Residency.PARKED)
+        if state.residency in (Residency.RESIDENT, Residency.PARKING):
+            assert not state.forked_tokens
+        for after in moves.get(Restored, ()):
+            assert not (state.source and after.copied_tokens)
+
+
+def test_a_loan_that_is_called_in_leaves_nothing(graph: Graph) -> None:
+    """The borrower is absent then, whatever its turn is waiting for."""
+    called_in = [
+        after
+        for state, moves in graph.items()
+        if state.source is not None
+        for after in moves.get(CopyLent, ())
+        if after.source is None
+    ]
+    assert called_in
+    assert {after.residency for after in called_in} == {Residency.ABSENT}
