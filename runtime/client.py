@@ -6,8 +6,10 @@
             listing = await run("ls")
         reply = await session.turn(listing)
 
-A session keeps the token ids of its conversation and never tokenises them again, so
-what is reused, copied and restored is exactly what the model has seen.
+A subagent that has to know what its parent knows is a fork of it:
+
+    async with session.tool("Task"), session.fork() as subagent:
+        report = await subagent.turn("Which of them are tests?")
 """
 
 import contextlib
@@ -16,24 +18,29 @@ from types import TracebackType
 from typing import Self
 
 from ..backends import Sampling
-from ..scheduler import CallId, SessionId
-from .dispatch import Dispatch
-from .errors import SessionBusy, SessionEnded
+from ..scheduler import CallId
+from .conversation import Append, ChatMessage, Conversation, Replace
+from .errors import SessionEnded
 from .tool_class import ToolClass, tool_class
 from .tools import ToolCall
-from .turn import Append, ChatMessage, Conversation, Replace, Turn
+from .turn import Turn
 
 
 class Session:
-    """One lane of one agent's conversation. Made by ``Runtime.session``."""
+    """One lane of one agent's conversation. Made by ``Runtime.session`` or ``fork``.
+
+    Two turns of one session may be in flight. The conversation follows the one that
+    began first; the other one is answered beside it, to the conversation as it was
+    before the first began, and leaves nothing behind but its answer. To go on from
+    both, ``fork`` before.
+    """
 
     __slots__ = ("_calls", "_conversation", "_dispatch")
 
-    def __init__(self, dispatch: Dispatch, id: SessionId) -> None:
-        self._dispatch = dispatch
-        self._conversation = Conversation(dispatch, id)
+    def __init__(self, conversation: Conversation) -> None:
+        self._dispatch = conversation.dispatch
+        self._conversation = conversation
         self._calls = 0
-        dispatch.enter(id, self._conversation)
 
     @property
     def id(self) -> str:
@@ -43,7 +50,7 @@ class Session:
     @property
     def context_tokens(self) -> int:
         """Length of the conversation so far."""
-        return self._conversation.said_tokens
+        return len(self._conversation.said)
 
     def turn(
         self,
@@ -52,18 +59,21 @@ class Session:
         max_tokens: int = 256,
         sampling: Sampling | None = None,
         keep_tokens: int | None = None,
+        deadline_s: float | None = None,
     ) -> Turn:
         """Add *prompt* (text or token ids) to the conversation and have it answered.
 
         Only the first *keep_tokens* of the conversation are kept, if given: this is how
-        a history is compacted. What is kept is reused.
+        a history is compacted. What is kept is reused. The first token should be there
+        in *deadline_s* seconds: the turn goes before others when that gets close.
 
         Await it for the whole ``Reply``, or enter it with ``async with`` and iterate
-        over its chunks. Raises TurnRefused where it can never fit, SessionBusy while
-        another turn of the session runs, SessionEnded, or what the backend raises.
+        over its chunks. Raises WrongInput, TurnRefused where it can never fit,
+        SessionEnded, or what the backend raises.
         """
         said = Append(prompt=prompt, keep_tokens=keep_tokens)
-        return Turn(self._conversation, said, max_tokens, sampling or Sampling())
+        sampling = sampling or Sampling()
+        return Turn(self._conversation, said, max_tokens, sampling, deadline_s)
 
     def chat(
         self,
@@ -71,13 +81,25 @@ class Session:
         *,
         max_tokens: int = 256,
         sampling: Sampling | None = None,
+        deadline_s: float | None = None,
     ) -> Turn:
         """Let the model answer to *messages*, which replace the conversation.
 
         What they share with the conversation so far is reused. Raises as ``turn`` does.
         """
         said = Replace(messages=messages)
-        return Turn(self._conversation, said, max_tokens, sampling or Sampling())
+        sampling = sampling or Sampling()
+        return Turn(self._conversation, said, max_tokens, sampling, deadline_s)
+
+    def fork(self, id: str | None = None, *, blocking: bool = True) -> Self:
+        """Open a session whose conversation begins as this one's is now.
+
+        What this one has in the store by the time of the fork's first turn is restored
+        for it, as long as it is no more than both have in common; else the fork's first
+        prompt is computed. This session's tool calls wait for the end of the fork if it
+        is *blocking*: the scheduler reckons with that. Raises as ``Runtime.session``.
+        """
+        return type(self)(self._conversation.fork(id, blocking=blocking))
 
     def tool(
         self,
@@ -94,8 +116,7 @@ class Session:
         *expected_s* is how long it will take, for a caller that knows. Raises
         SessionEnded, or WrongInput where that is negative or not finite.
         """
-        if self._conversation.ended:
-            raise SessionEnded(f"session {self.id!r} is closed")
+        self._conversation.check_open()
         self._calls += 1
         call = CallId(f"{self.id}/{self._calls}")
         kind = class_name or tool_class(name, command)
@@ -104,14 +125,12 @@ class Session:
         )
 
     async def aclose(self) -> None:
-        """End the session and let its state go, wherever it is."""
-        conversation = self._conversation
-        if conversation.ended:
-            return
-        if conversation.busy:
-            raise SessionBusy(f"session {self.id!r} has a turn in progress")
-        conversation.ended = True
-        self._dispatch.leave(conversation.id)
+        """End the session and let its state go, wherever it is.
+
+        Raises SessionBusy while a turn is in progress, SessionEnded after the runtime.
+        """
+        if not self._conversation.ended:
+            self._conversation.close()
 
     async def __aenter__(self) -> Self:
         return self

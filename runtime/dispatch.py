@@ -111,6 +111,14 @@ class Dispatch:
         del self._lanes[session]
         self._restored.discard(session)
 
+    def knows(self, session: SessionId) -> bool:
+        """Return whether a session of this id is open, or not wholly gone yet."""
+        try:
+            self.scheduler.session(session)
+        except UnknownSession:
+            return False
+        return True
+
     def expect(self, session: SessionId) -> Grant:
         """Return the grant that the next start of *session* is going to fulfil."""
         grant = Grant()
@@ -264,7 +272,9 @@ class Dispatch:
     async def _restore(self, restore: RestoreStarted, ids: Sequence[int]) -> None:
         began_s = self.clock.now_s()
         try:
-            state, receipt = await self._store.fetch(restore.session)
+            # A fork begins from a copy of its parent's, of the very same tokens.
+            key = restore.source or restore.session
+            state, receipt = await self._store.fetch(key)
             await self._import(restore, state, ids)
         except Exception as error:  # parked state is a cache: it may fail in any way
             reason = _reason(error)

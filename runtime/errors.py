@@ -2,7 +2,7 @@
 
     KvaletError                 runtime/errors.py, this file
     + TurnRefused               the turn can never run on this backend
-    + SessionBusy               the session has a turn in progress
+    + SessionBusy               a session with a turn in progress can't be closed
     + SessionEnded              the session or its runtime is closed
     + Unsupported               the backend cannot do what was asked of it
     + WrongInput                a setting, file or argument of the user's

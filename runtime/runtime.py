@@ -20,7 +20,6 @@ from ..scheduler import (
     Capacity,
     CostModel,
     Departure,
-    InvalidSetting,
     Policy,
     Scheduler,
     SchedulerSettings,
@@ -31,6 +30,7 @@ from ..scheduler import (
 from ..state_store import MemoryStore, StateStore
 from .client import Session
 from .clock import LoopClock
+from .conversation import Conversation
 from .costs import load_costs, save_costs
 from .dispatch import Dispatch, Observer
 from .errors import SessionEnded, Unsupported, WrongInput
@@ -125,24 +125,34 @@ class Runtime:
                 except WrongInput as problem:  # what was learned is lost, nothing else
                     warnings.warn(str(problem), RuntimeWarning, stacklevel=2)
 
-    def session(self, id: str | None = None, *, parent: str | None = None) -> Session:
+    def session(
+        self,
+        id: str | None = None,
+        *,
+        parent: str | None = None,
+        tenant: str = "",
+        weight: float = 1.0,
+        priority: int = 0,
+        blocking: bool = True,
+    ) -> Session:
         """Open a session; *parent* is the session whose tool it is, if any.
 
-        Raises IllegalMove where a session of this id is open, SessionEnded outside of
-        the runtime's block.
+        A tool call of the parent waits for its end if it is *blocking*. Tenants share
+        the accelerator by *weight*, a higher *priority* goes first. Raises IllegalMove
+        where a session of this id is open, InvalidSetting where a setting makes no
+        sense, SessionEnded outside of the runtime's block.
         """
         dispatch = self._running()
-        session = SessionId(uuid.uuid4().hex if id is None else id)
-        if session == "":
-            raise InvalidSetting("a session's id must not be empty")
-        dispatch.happen(
-            SessionOpened(
-                at_s=dispatch.clock.now_s(),
-                session=session,
-                parent=None if parent is None else SessionId(parent),
-            )
+        opened = SessionOpened(
+            at_s=dispatch.clock.now_s(),
+            session=SessionId(uuid.uuid4().hex if id is None else id),
+            parent=None if parent is None else SessionId(parent),
+            tenant=tenant,
+            weight=weight,
+            priority=priority,
+            blocking=blocking,
         )
-        return Session(dispatch, session)
+        return Session(Conversation(dispatch, opened))
 
     @property
     def policy(self) -> Policy:

@@ -8,8 +8,9 @@ be restarted, a turn that lost it goes on behind what it has said already.
 
 import asyncio
 import contextlib
+import math
 from array import array
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -18,44 +19,24 @@ from ..backends import (
     Chunk,
     EngineLost,
     FinishReason,
-    Message,
     Prefilled,
     Request,
     Sampling,
-    Tokenizer,
     common_prefix_tokens,
 )
 from ..scheduler import (
     DecodeDone,
     PrefillDone,
-    SessionId,
     TurnAborted,
     TurnSubmitted,
     UnknownSession,
 )
-from .dispatch import Dispatch
-from .errors import SessionBusy, SessionEnded, Unsupported, WrongInput
+from .conversation import Append, Conversation, Replace
+from .errors import SessionEnded, WrongInput
 from .slots import Grant, Place
 
 # A prompt that kills the engine kills the next one too.
 _MAX_RECOVERIES = 2
-
-ChatMessage = Message | Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
-    """A prompt that goes behind the first ``keep_tokens`` (all) of the conversation."""
-
-    prompt: str | Sequence[int]
-    keep_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replace:
-    """Messages that are the whole conversation."""
-
-    messages: Sequence[ChatMessage]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,71 +61,6 @@ class Reply:
     usage: Usage
 
 
-class Conversation:
-    """The token ids of a session, and whether a turn is in progress.
-
-    Invariant: the first ``kv_tokens`` (as the scheduler counts them) of ``tokens`` are
-    those of the KV state, the first ``said_tokens`` are the conversation so far.
-    """
-
-    __slots__ = ("_dispatch", "busy", "ended", "id", "said_tokens", "tokens")
-
-    def __init__(self, dispatch: Dispatch, id: SessionId) -> None:
-        self._dispatch = dispatch
-        self.id = id
-        self.tokens: array[int] = array("i")
-        self.said_tokens = 0
-        self.busy = False
-        self.ended = False
-
-    @property
-    def dispatch(self) -> Dispatch:
-        """Where the session's events go."""
-        return self._dispatch
-
-    def begin(self) -> None:
-        """Claim the conversation for one turn."""
-        if self.ended:
-            raise SessionEnded(f"session {self.id!r} is closed")
-        if self.busy:
-            raise SessionBusy(f"session {self.id!r} has a turn in progress")
-        self.busy = True
-
-    async def encode(self, said: Append | Replace) -> "tuple[array[int], int]":
-        """Return the whole prompt, and how many of its tokens lead ``tokens`` too."""
-        if isinstance(said, Replace):
-            messages = [_message(message) for message in said.messages]
-            prompt = array("i", await self._tokenizer.encode_chat(messages))
-            return prompt, common_prefix_tokens(self.tokens, prompt)
-        kept_tokens = self._kept_tokens(said.keep_tokens)
-        kept = self.tokens
-        if kept_tokens < len(kept):
-            kept = kept[:kept_tokens]
-        new = said.prompt
-        if isinstance(new, str):
-            new = await self._tokenizer.encode(new)
-        return kept + (new if isinstance(new, array) else array("i", new)), kept_tokens
-
-    def _kept_tokens(self, keep_tokens: int | None) -> int:
-        if keep_tokens is None:
-            return self.said_tokens
-        if not 0 <= keep_tokens <= self.said_tokens:
-            raise WrongInput(
-                f"keep_tokens must be between 0 and {self.said_tokens}, the length of "
-                f"the conversation so far, not {keep_tokens}"
-            )
-        return keep_tokens
-
-    @property
-    def _tokenizer(self) -> Tokenizer:
-        backend = self._dispatch.backend
-        if not isinstance(backend, Tokenizer):
-            raise Unsupported(
-                f"{type(backend).__name__} has no tokenizer: give token ids, not text"
-            )
-        return backend
-
-
 class Turn:
     """A turn that has been asked for; it begins when awaited or iterated over.
 
@@ -158,18 +74,23 @@ class Turn:
         said: Append | Replace,
         max_tokens: int,
         sampling: Sampling,
+        deadline_s: float | None = None,
     ) -> None:
         if max_tokens < 1:
             raise WrongInput(f"max_tokens must be at least 1, not {max_tokens}")
+        if deadline_s is not None and not 0 < deadline_s < math.inf:
+            raise WrongInput(
+                f"deadline_s must be positive and finite, not {deadline_s}"
+            )
         self._conversation = conversation
         self._dispatch = conversation.dispatch
         self._said = said
         self._max_tokens = max_tokens
         self._sampling = sampling
+        self._deadline_s = deadline_s
         self._chunks: AsyncGenerator[Chunk, None] | None = None
         self._grant: Grant | None = None
         self._asked = False
-        self._before = conversation.tokens
         self._output: list[int] = []
         self._finish = FinishReason.LENGTH
         self._submitted_s = self._started_s = self._ended_s = 0.0
@@ -223,12 +144,10 @@ class Turn:
         )
 
     async def _stream(self) -> AsyncGenerator[Chunk, None]:
-        conversation = self._conversation
         if self._asked:
             raise WrongInput("a turn can be awaited or iterated over once")
         self._asked = True
-        conversation.begin()
-        self._before = conversation.tokens
+        conversation = self._conversation = self._conversation.begin()
         try:
             prompt, prefix_tokens = await conversation.encode(self._said)
             self._prompt_tokens = len(prompt)
@@ -270,7 +189,8 @@ class Turn:
                     return
                 prefix_tokens = common_prefix_tokens(conversation.tokens, prompt)
         finally:
-            conversation.busy = False
+            with contextlib.suppress(SessionEnded):  # the runtime may have gone first
+                conversation.finish()
 
     # ---- the phases ------------------------------------------------------------------
 
@@ -295,8 +215,15 @@ class Turn:
                 prompt_tokens=len(request.prompt),
                 prefix_tokens=prefix_tokens,
                 max_output_tokens=request.max_tokens,
+                deadline_s=self._due_s(),
             )
         )
+
+    def _due_s(self) -> float | None:
+        """Return when the first token should be there, if it matters and is not."""
+        if self._deadline_s is None or self._first_s is not None:
+            return None
+        return self._submitted_s + self._deadline_s
 
     async def _granted(self) -> tuple[int, Place]:
         assert self._grant is not None
@@ -352,8 +279,8 @@ class Turn:
     def _conclude(self, prompt: "array[int]") -> None:
         self._ended_s = self._now_s()
         conversation = self._conversation
-        conversation.tokens = prompt + array("i", self._output)
-        conversation.said_tokens = len(conversation.tokens)
+        conversation.said = prompt + array("i", self._output)
+        conversation.tokens = conversation.said
 
     def _note(self, chunk: Chunk) -> Chunk:
         self._output.extend(chunk.token_ids)
@@ -370,7 +297,7 @@ class Turn:
         with contextlib.suppress(SessionEnded, UnknownSession):
             if self._dispatch.scheduler.session(id).turn is not None:
                 # What ran is dropped, and an older copy is of what both begin with.
-                self._conversation.tokens = self._before
+                self._conversation.tokens = self._conversation.said
                 self._dispatch.happen(
                     TurnAborted(at_s=self._now_s(), session=id, reason=_reason(error))
                 )
@@ -390,12 +317,3 @@ def _reason(error: BaseException) -> str:
 def _ids(request: Request) -> "array[int]":
     ids = request.prompt
     return ids if isinstance(ids, array) else array("i", ids)
-
-
-def _message(message: ChatMessage) -> Message:
-    if isinstance(message, Message):
-        return message
-    try:
-        return Message(role=message["role"], content=message["content"])
-    except KeyError as error:
-        raise WrongInput(f"a chat message needs {error}, got {message!r}") from None

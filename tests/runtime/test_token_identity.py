@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from kvalet import LlamaBackend, Runtime, Sampling
-from kvalet.scheduler import Event, Restored
+from kvalet.scheduler import Event, Restored, RestoreStarted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -60,3 +60,35 @@ async def test_parking_changes_no_token(backend: LlamaBackend, cut_tokens: int) 
     restored = [event for event in moved if isinstance(event, Restored)]
     assert sum(event.session == "a" for event in restored) == TURNS - 1
     assert not [event for event in quiet if isinstance(event, Restored)]
+
+
+async def test_a_fork_changes_no_token(backend: LlamaBackend) -> None:
+    """Restored from its parent's copy, it says what the parent says to the same."""
+    first, second = (
+        [(number * 31 + token * 7) % 200 + 20 for token in range(24)]
+        for number in range(2)
+    )
+    async with (
+        Runtime(backend, policy="keep") as runtime,
+        runtime.session() as session,
+    ):
+        await session.turn(first, max_tokens=6, sampling=EXACT)
+        expected = await session.turn(second, max_tokens=6, sampling=EXACT)
+
+    moved: list[Event] = []
+    async with (
+        Runtime(backend, policy="park", observers=[moved.append]) as runtime,
+        runtime.session("a") as session,
+    ):
+        await session.turn(first, max_tokens=6, sampling=EXACT)
+        async with session.tool("Task"):
+            for _ in range(2):
+                async with session.fork() as fork:
+                    said = await fork.turn(second, max_tokens=6, sampling=EXACT)
+                    assert said.token_ids == expected.token_ids
+                    assert said.usage.reused_tokens == expected.usage.reused_tokens
+        said = await session.turn(second, max_tokens=6, sampling=EXACT)
+        assert said.token_ids == expected.token_ids
+    sources = [event.source for event in moved if isinstance(event, RestoreStarted)]
+    assert sources == ["a", "a", None]
+    assert sum(isinstance(event, Restored) for event in moved) == 3

@@ -234,16 +234,14 @@ async def test_the_kv_memory_limits_a_turn_too() -> None:
 
 
 @virtual
-async def test_one_turn_at_a_time() -> None:
-    """A second turn meanwhile is SessionBusy, and so is closing; the first goes on."""
+async def test_a_session_is_not_closed_under_its_turn() -> None:
+    """Closing it meanwhile is SessionBusy; the turn goes on."""
     async with open_world() as world:
         session = world.session("a")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask, session, 100)
             await anyio.sleep(0.5)
             with pytest.raises(SessionBusy, match="'a' has a turn in progress"):
-                await ask(session)
-            with pytest.raises(SessionBusy):
                 await session.aclose()
         assert session.context_tokens == 105
 

@@ -20,7 +20,14 @@ async def embedded() -> None:
         assert_type(chunks.usage, kvalet.Usage)
         async with session.tool("Bash") as call:
             assert_type(call, kvalet.ToolCall)
-        assert_type(await session.tool("Read").run(read()), bytes)
+        assert_type(await session.tool("Read", expected_s=2.0).run(read()), bytes)
+        async with session.fork("t") as fork:
+            assert_type(fork, kvalet.Session)
+            assert_type(await fork.turn("hello", deadline_s=1.5), kvalet.Reply)
+        child = runtime.session(
+            parent=session.id, tenant="t", weight=2.0, priority=1, blocking=False
+        )
+        assert_type(child.id, str)
 
 
 async def read() -> bytes:
