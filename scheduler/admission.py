@@ -5,11 +5,13 @@ reserved at once, or nothing is. Where the head does not fit, others make room f
 nobody overtakes it meanwhile.
 """
 
+import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from .books import Books, needed_tokens, rank
 from .departures import Departures
-from .events import TurnAdmitted, TurnRejected
+from .events import SessionId, TurnAdmitted, TurnRejected
 from .link import Link
 from .plan import Draft
 from .policy import Policy, Victim, View
@@ -23,6 +25,29 @@ _LOOKAHEAD = 2
 _FOLLOWERS = 8
 
 _PATIENCE_S = 10.0
+
+
+class _Blocked(NamedTuple):
+    """Who could not get in, with how much memory free, and how long that holds.
+
+    Expected waits change slowly: to price everybody again at every event would find
+    the same, at a cost. Only a policy that decides by expected waits is spared.
+    """
+
+    session: SessionId | None
+    forced: bool
+    free_tokens: int
+    until_s: float
+
+    def holds(
+        self, session: SessionId, forced: bool, free_tokens: int, now_s: float
+    ) -> bool:
+        return (
+            session == self.session
+            and forced == self.forced
+            and free_tokens <= self.free_tokens
+            and now_s < self.until_s
+        )
 
 
 class Admission:
@@ -45,8 +70,14 @@ class Admission:
         self._link = link
         self._max_prefills = max_prefills
         self._age_bound_s = age_bound_s
+        self._blocked = _Blocked(None, False, 0, -math.inf)
         self._hopeless: list[tuple[Session, Turn]] = []
         self.forced = 0
+
+    @property
+    def retry_s(self) -> float:
+        """When to look again at a turn that memory keeps out."""
+        return self._blocked.until_s
 
     @property
     def rejections_due(self) -> bool:
@@ -91,6 +122,8 @@ class Admission:
     def admit_fitting(self, draft: Draft, now_s: float) -> bool:
         """Admit from the head on; return whether memory stopped it."""
         books = self._books
+        if not books.queue:
+            return False
         self._bound_age()
         while len(books.prefilling) < self._max_prefills + _LOOKAHEAD:
             head = books.queue.head(now_s)
@@ -100,9 +133,16 @@ class Admission:
             if not self._has_turn(session):
                 return False
             forced = head.forced or (books.idle and rank(session) is not Rank.NEW)
+            free_tokens = books.ledger.free_tokens
+            if self._blocked.holds(head.session, forced, free_tokens, now_s):
+                return True
             if self._may_enter(session, forced, draft, now_s):
                 self._take(session, head, draft, now_s)
             elif head.forced or not self._fill_in(session, draft, now_s):
+                ripens = self._policy.traits.departure is None
+                until_s = now_s + self._view.retry_s if ripens else now_s
+                free_tokens = books.ledger.free_tokens
+                self._blocked = _Blocked(head.session, forced, free_tokens, until_s)
                 return True
         return False
 

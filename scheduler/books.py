@@ -8,7 +8,7 @@ whose state is resident and free to go; ``leaving`` and ``startable`` hold every
 *may* have to leave or start, and are looked through by the next plan.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 
 from .errors import LedgerError, UnknownSession
 from .events import CopyLost, Event, SessionId
@@ -18,6 +18,7 @@ from .ledger import Capacity, Ledger
 from .pace import Pace
 from .queue import AdmissionQueue, Rank
 from .session import Departure, Residency, Session
+from .waits import Waits
 
 _RECENT = 0.05  # weight of the newest turn in the mean growth
 
@@ -31,8 +32,8 @@ class Books:
         self.service = Service()
         self.queue = AdmissionQueue(age_bound_s=age_bound_s, service=self.service)
         self.sessions: dict[SessionId, Session] = {}
-        # Resident and without a turn; longest wait first.
-        self.waits: OrderedDict[SessionId, Session] = OrderedDict()
+        self.waits = Waits()  # resident and without a turn
+        self.dirty_waits = Waits()  # those of them whose state the store lacks
         self.leaving: deque[Session] = deque()
         self.startable: deque[Session] = deque()
         self.useless_copies: list[Session] = []
@@ -85,15 +86,24 @@ class Books:
         elif session.residency is Residency.RESIDENT:
             if not session.departure_forced:
                 self.ledger.resize(session.id, session.held_tokens)
-                self.waits.setdefault(session.id, session)
+                self.begin_wait(session)
         elif session.slot is not None and session.residency is not Residency.PARKING:
             session.departure = Departure.DROP  # a slot for a turn that never came
         if session.departure is not None or session.closed:
             self.leaving.append(session)
 
+    def begin_wait(self, session: Session) -> None:
+        """Put a session among those that wait, or where it now belongs among them."""
+        self.waits.add(session)
+        if session.clean:
+            self.dirty_waits.discard(session.id)
+        else:
+            self.dirty_waits.add(session)
+
     def end_wait(self, session: Session) -> None:
         """Take a session out of those that wait."""
-        self.waits.pop(session.id, None)
+        self.waits.discard(session.id)
+        self.dirty_waits.discard(session.id)
 
     def rerank(self, session: Session) -> None:
         """Tell the queue where the state of a waiting turn is now."""

@@ -8,6 +8,7 @@ A long copy is cut into slices where the backend can export rows: what has been 
 stays copied, and whoever comes meanwhile waits for a slice at most.
 """
 
+import math
 from collections import deque
 from itertools import islice
 
@@ -34,6 +35,7 @@ class Link:
         self._max_moves = max_moves
         self._restores: deque[Session] = deque()
         self._copies: deque[Session] = deque()
+        self._nobody_until_s = -math.inf  # whose state is worth copying behind
 
     @property
     def idle(self) -> bool:
@@ -89,8 +91,11 @@ class Link:
                 if _must_copy(leaving):
                     self._copy(leaving, draft, now_s)
             else:
+                if now_s < self._nobody_until_s:
+                    return
                 idle = self._policy.copy_behind(self._view, now_s)
                 if idle is None:
+                    self._nobody_until_s = now_s + self._view.retry_s
                     return
                 self._copy(idle, draft, now_s)
 

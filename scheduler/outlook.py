@@ -85,6 +85,12 @@ class Outlook:
     def _tools_s(self, session: Session, now_s: float) -> float:
         """Return how much longer the open calls of *session* will take together."""
         calls = session.open_calls.values()
+        if len(calls) == 1:  # by far the most frequent case
+            (call,) = calls
+            if call.expected_s is not None:
+                return max(0.0, call.began_s + call.expected_s - now_s)
+            elapsed_s = now_s - call.began_s
+            return self.latency.remaining_s(call.tool, call.tool_class, elapsed_s)
         known_s = 0.0
         unknown: list[OpenCall] = []
         for call in calls:
@@ -156,6 +162,9 @@ class Outlook:
 
     def moved_s(self, session: Session) -> float:
         """Return what its absence costs, whichever way is shorter."""
+        dirty_tokens = session.dirty_tokens
+        if not dirty_tokens:
+            return self.back_s(session.held_tokens)
         return min(self.parked_s(session), self.dropped_s(session))
 
     # ---- learning --------------------------------------------------------------------

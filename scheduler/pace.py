@@ -1,15 +1,16 @@
 """How fast turns get in, and so how long one may have to wait before that is unfair.
 
-A turn that has waited for longer than three times what it takes to let in everybody who
-waits has been overtaken by rank or by size; then it is let in at the cost of others. But
-letting it in moves state that nobody wanted to move. So the bound is also so long that
-such moves take at most a fiftieth of the time, where the link is slow; and it is never
-shorter than half a minute, nor longer than an hour.
+A turn that has waited for longer than three times what it takes to let in everybody
+who waits has been overtaken by rank or by size; then it is let in at the cost of
+others. But letting it in moves state that nobody wanted to move. So the bound is also
+so long that such moves take at most a fiftieth of the time, where the link is slow; and
+it is never shorter than half a minute, nor longer than an hour.
 """
 
 _RECENT = 0.05  # weight of the newest admission in the mean gap
 _ROUNDS = 3.0
 _MOVES_SHARE = 0.02
+_RETRY_S = (0.05, 0.5)
 _SHORTEST_S, _LONGEST_S = 30.0, 3600.0
 
 
@@ -30,6 +31,11 @@ class Pace:
     def turn_tokens(self) -> int:
         """KV tokens of a turn, in the mean."""
         return round(self._turn_tokens)
+
+    @property
+    def retry_s(self) -> float:
+        """How long it takes until it pays to look at the same choice again."""
+        return min(max(self._gap_s / 4, _RETRY_S[0]), _RETRY_S[1])
 
     def admitted(self, tokens: int, now_s: float) -> None:
         """Take note of a turn of so many tokens that has been let in."""

@@ -65,6 +65,10 @@ class View(Protocol):
         """Resident sessions that wait for a tool or a user, longest wait first."""
         ...
 
+    def foremost(self, most: int, *, dirty: bool = False) -> Iterable[Session]:
+        """Of each kind of wait the *most* that wait longest; *dirty*: not copied."""
+        ...
+
     @property
     def kv_tokens(self) -> int:
         """KV tokens that the accelerator holds."""
@@ -83,6 +87,11 @@ class View(Protocol):
     @property
     def turns_per_s(self) -> float:
         """How many turns get in per second."""
+        ...
+
+    @property
+    def retry_s(self) -> float:
+        """How long an answer of "nobody" holds, unless something happens."""
         ...
 
     @property

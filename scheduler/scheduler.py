@@ -41,6 +41,8 @@ from .events import (
     SessionClosed,
     SessionId,
     SessionOpened,
+    ToolEnded,
+    ToolStarted,
     TurnAborted,
     TurnSubmitted,
 )
@@ -93,7 +95,11 @@ class _View:
 
     @property
     def waiting(self) -> Iterable[Session]:
-        return self._books.waits.values()
+        return self._books.waits.longest_first
+
+    def foremost(self, most: int, *, dirty: bool = False) -> Iterable[Session]:
+        books = self._books
+        return (books.dirty_waits if dirty else books.waits).foremost(most)
 
     @property
     def kv_tokens(self) -> int:
@@ -110,6 +116,10 @@ class _View:
     @property
     def turns_per_s(self) -> float:
         return self._books.pace.turns_per_s
+
+    @property
+    def retry_s(self) -> float:
+        return self._books.pace.retry_s
 
     @property
     def backlog_s(self) -> float:
@@ -311,8 +321,13 @@ class Scheduler:
             case SessionClosed():
                 leave(session, self._parent(session), event.at_s)
                 books.settle(session)
+            case ToolStarted() | ToolEnded():
+                if session.id in books.waits:
+                    books.begin_wait(session)
             case CopyLost():
                 books.rerank(session)
+                if session.id in books.waits:
+                    books.begin_wait(session)
             case _:
                 pass
 
@@ -356,8 +371,9 @@ class Scheduler:
         draft.start.append(event)
 
     def _wake_at_s(self, blocked: bool, now_s: float) -> float | None:
-        due_s = self._departures.next_s
-        aged_s = self._books.queue.next_urgent_s() if blocked else None
-        if aged_s is None or aged_s <= now_s:
-            return due_s
-        return aged_s if due_s is None else min(due_s, aged_s)
+        """Return when time alone may change what to do."""
+        times = [self._departures.next_s]
+        if blocked:
+            times.append(self._books.queue.next_urgent_s())
+            times.append(self._admission.retry_s)
+        return min((at_s for at_s in times if at_s and at_s > now_s), default=None)

@@ -14,7 +14,7 @@ Three controls, after the measured study in which they mattered:
   the moment it is wanted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ..policy import Retention, Traits, Victim, View
@@ -23,6 +23,9 @@ from .keep import Keep
 
 # Copying behind begins when so much of the memory is reserved.
 _SHORT_OF_MEMORY = 0.7
+
+# Of each kind of wait, so many that have lasted longest are priced.
+_LOOKED_AT = 4
 
 
 class _Priced(NamedTuple):
@@ -55,7 +58,7 @@ class Auto(Keep):
         """Yield those who lose nothing; where it is forced, then the others."""
         backlog_s = view.backlog_s
         reluctant: list[_Priced] = []
-        for priced in self._by_price(view, now_s):
+        for priced in _by_price(view.foremost(_LOOKED_AT), view, now_s):
             if priced.remaining_s > priced.price_s + backlog_s:
                 yield Victim(priced.session, None)
             else:
@@ -79,28 +82,30 @@ class Auto(Keep):
         if view.free_tokens > (1 - _SHORT_OF_MEMORY) * view.kv_tokens:
             return None
         outlook = view.outlook
-        for priced in self._by_price(view, now_s):
+        for priced in _by_price(view.foremost(2, dirty=True), view, now_s):
             session = priced.session
-            if session.residency is not Residency.RESIDENT or session.clean:
-                continue
             save_s = outlook.save_s(session.dirty_tokens)
-            if priced.remaining_s > save_s + outlook.restore_s(session.held_tokens):
+            if (
+                session.residency is Residency.RESIDENT
+                and priced.remaining_s > save_s + outlook.restore_s(session.held_tokens)
+            ):
                 return session
         return None
 
-    def _by_price(self, view: View, now_s: float) -> list[_Priced]:
-        outlook, turns_per_s = view.outlook, view.turns_per_s
-        priced = [
-            _Priced(
-                outlook.remaining_s(session, now_s),
-                _price_s(outlook.moved_s(session), turns_per_s),
-                session,
-            )
-            for session in view.waiting
-            if session.departure is None
-        ]
-        priced.sort(key=lambda each: -each.ratio)
-        return priced
+
+def _by_price(sessions: Iterable[Session], view: View, now_s: float) -> list[_Priced]:
+    outlook, turns_per_s = view.outlook, view.turns_per_s
+    priced = [
+        _Priced(
+            outlook.remaining_s(session, now_s),
+            _price_s(outlook.moved_s(session), turns_per_s),
+            session,
+        )
+        for session in sessions
+        if session.departure is None
+    ]
+    priced.sort(key=lambda each: -each.ratio)
+    return priced
 
 
 def _price_s(moved_s: float, turns_per_s: float) -> float:

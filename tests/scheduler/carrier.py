@@ -154,7 +154,7 @@ class Carrier:
             if self.busy:
                 self.finish(min(self.busy), 1)
             elif self.scheduler.queued_turns:
-                self.wait(self.settings.age_bound_s + 1)
+                self.wait((self.settings.age_bound_s or 3600) + 1)
             else:
                 return
         raise AssertionError("the scheduler never came to rest")

@@ -63,7 +63,7 @@ def test_a_good_run(tmp_path: Path) -> None:
     assert (result.returncode, "Traceback" in result.stderr) == (0, False)
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["schema"], report["partial"]) == ("kvalet.report/1", False)
-    assert [run["policy"] for run in report["runs"]] == ["drop", "keep", "park"]
+    assert [run["policy"] for run in report["runs"]] == ["drop", "keep", "park", "auto"]
     assert {run["turns"] for run in report["runs"]} == {4}
     assert "park" in result.stdout and "time to first token" in result.stdout
     assert "report.json" in result.stderr
