@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from .history import History
 from .outlook import Outlook
 from .session import Departure, Session
 
@@ -58,6 +59,11 @@ class View(Protocol):
     @property
     def outlook(self) -> Outlook:
         """What waits, moves and prefills are expected to take."""
+        ...
+
+    @property
+    def history(self) -> History:
+        """What happened last, for rules that are computed from samples."""
         ...
 
     @property

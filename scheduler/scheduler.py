@@ -47,6 +47,7 @@ from .events import (
     TurnSubmitted,
 )
 from .family import adopt, leave
+from .history import History
 from .latency import LatencyModel
 from .ledger import Capacity
 from .link import Link
@@ -88,9 +89,10 @@ _NOTHING = Plan()
 class _View:
     """What a policy may look at."""
 
-    def __init__(self, books: Books, outlook: Outlook) -> None:
+    def __init__(self, books: Books, outlook: Outlook, history: History) -> None:
         self._books = books
         self.outlook = outlook
+        self.history = history
         self.link: Link
 
     @property
@@ -149,7 +151,8 @@ class Scheduler:
             cost=cost or CostModel(),
             bytes_per_token=capacity.bytes_per_token,
         )
-        view = _View(self._books, self._outlook)
+        self._history = History()
+        view = _View(self._books, self._outlook, self._history)
         self._link = view.link = Link(self._books, policy, view, settings.max_moves)
         self._departures = Departures(self._books, policy, view, self._link)
         self._admission = Admission(
@@ -216,6 +219,7 @@ class Scheduler:
         turn, waits, attained_s = session.turn, session.waits, session.attained_s
         was_running = turn is not None and turn.running
         self._outlook.hear(session, event)
+        self._history.hear(session, event)
         books.enter(session, event)
         if was_running and (session.turn is None or not session.turn.running):
             books.running -= 1
@@ -366,6 +370,7 @@ class Scheduler:
         kind = PrefillStarted if session.phase is Phase.PREFILL else DecodeStarted
         event = kind(at_s=now_s, session=session.id, slot=session.slot)
         self._outlook.hear(session, event)
+        self._history.hear(session, event)
         self._books.enter(session, event)
         self._books.running += 1
         draft.start.append(event)
