@@ -1,8 +1,10 @@
 """Random agents on random accelerators: every turn ends and nothing is left behind."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import anyio
+from anyio.abc import TaskGroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,19 +62,47 @@ class Think:
     seconds: float
 
 
-Act = Say | Use | Think
+@dataclass(frozen=True)
+class Delegate:
+    """A subagent that begins as its parent, in a tool call or beside it."""
+
+    acts: tuple[Say | Use | Think, ...]
+    seconds: float
+    joined: bool
+
+
+@dataclass(frozen=True)
+class SayTwice:
+    """Two turns in flight; the second one comes a while after the first."""
+
+    first: Say
+    second: Say
+    after_s: float
+
+
+Act = Say | Use | Think | Delegate | SayTwice
 
 times = st.sampled_from([0.0, 0.01, 0.1, 0.4, 0.5, 1.0, 1.7, 3.0, 20.0])
 deadlines = st.one_of(st.just(NEVER_S), times)
 tokens = st.integers(1, 60)
-acts = st.one_of(
+says = st.one_of(
     st.builds(Say, tokens, st.integers(1, 8), st.just(1.0), deadlines),
     st.builds(Say, tokens, st.integers(1, 8), st.floats(0, 1)),
+)
+simple_acts = st.one_of(
+    says,
     st.builds(Use, st.lists(times, min_size=1, max_size=3).map(tuple), deadlines),
     st.builds(Think, times),
 )
+acts = st.one_of(
+    simple_acts,
+    st.builds(
+        Delegate, st.lists(simple_acts, max_size=4).map(tuple), times, st.booleans()
+    ),
+    st.builds(SayTwice, says, says, times),
+)
 lives = st.lists(acts, max_size=8)
-policies = st.sampled_from(["keep", "drop", "park", "hold:0.5", "hold:2"])
+policies = st.sampled_from(["auto", "keep", "drop", "park", "hold:0.5", "hold:2"])
 backends = st.sampled_from(
     [RoundBackend, Stream, FailingExports, RefusedImports, SilentImports]
 )
@@ -81,46 +111,74 @@ backends = st.sampled_from(
 class Agent:
     """Lives a list of acts, and knows how long its conversation has to be."""
 
-    def __init__(self, world: World, name: str, acts: list[Act]) -> None:
+    def __init__(
+        self, world: World, session: Session, acts: Sequence[Act], history_tokens: int
+    ) -> None:
         self.world = world
-        self.session: Session = world.session(name)
+        self.session = session
         self.acts = acts
-        self.history_tokens = 0
-        self.ended = 0
+        self.history_tokens = history_tokens
+        self.busy = False
 
     async def live(self) -> None:
-        for act in self.acts:
-            match act:
-                case Say():
-                    await self._say(act)
-                case Use():
-                    with anyio.move_on_after(act.deadline_s):
-                        await self._use(act)
-                case Think():
-                    await anyio.sleep(act.seconds)
-            self.world.runtime.scheduler.check_integrity()
-        await self.session.aclose()
+        async with anyio.create_task_group() as tasks:
+            for act in self.acts:
+                match act:
+                    case Say():
+                        await self._say(act)
+                    case Use():
+                        with anyio.move_on_after(act.deadline_s):
+                            await self._use(act)
+                    case Think():
+                        await anyio.sleep(act.seconds)
+                    case SayTwice():
+                        await self._say_twice(act)
+                    case Delegate():
+                        await self._delegate(act, tasks)
+                self.world.runtime.scheduler.check_integrity()
+            await self.session.aclose()
 
     async def _say(self, act: Say) -> None:
+        """Run a turn; the conversation follows it unless another is in progress."""
         keep = int(act.keep * self.history_tokens)
         expected = keep + act.new_tokens
-        self.ended += 1
+        follows, self.busy = not self.busy, True
         try:
             with anyio.move_on_after(act.deadline_s):
                 reply = await ask(self.session, act.new_tokens, act.max_tokens, keep)
                 assert reply.usage.prompt_tokens == expected
                 assert len(reply.token_ids) == act.max_tokens
-                self.history_tokens = expected + act.max_tokens
+                if follows:
+                    self.history_tokens = expected + act.max_tokens
         except TurnRefused:
             assert expected + act.max_tokens > CONTEXT_TOKENS
         except BackendError:
             pass
+        finally:
+            if follows:
+                self.busy = False
         assert self.session.context_tokens == self.history_tokens
+
+    async def _say_twice(self, act: SayTwice) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._say, act.first)
+            await anyio.sleep(act.after_s)
+            await self._say(act.second)
 
     async def _use(self, act: Use) -> None:
         async with anyio.create_task_group() as tasks:
             for seconds in act.seconds:
                 tasks.start_soon(use_tool, self.session, seconds)
+
+    async def _delegate(self, act: Delegate, tasks: TaskGroup) -> None:
+        session = self.session.fork(blocking=act.joined)
+        subagent = Agent(self.world, session, act.acts, self.history_tokens)
+        if not act.joined:
+            tasks.start_soon(subagent.live)
+            return
+        async with self.session.tool("Task"):
+            await anyio.sleep(act.seconds)
+            await subagent.live()
 
 
 @given(
@@ -161,7 +219,7 @@ def test_every_turn_ends_and_nothing_is_left(
             ),
         ) as world:
             agents = [
-                Agent(world, f"agent {number}", acts)
+                Agent(world, world.session(f"agent {number}"), acts, 0)
                 for number, acts in enumerate(everyone)
             ]
             async with anyio.create_task_group() as tasks:
@@ -181,10 +239,13 @@ def test_every_turn_ends_and_nothing_is_left(
 
 def _cancels_side_by_side(everyone: list[list[Act]]) -> bool:
     """Tell whether tools are cancelled together, in which anyio keeps no order."""
+    every_act = [act for acts in everyone for act in acts]
+    for act in every_act:
+        if isinstance(act, Delegate):
+            every_act.extend(act.acts)
     return any(
         isinstance(act, Use) and len(act.seconds) > 1 and act.deadline_s < NEVER_S
-        for acts in everyone
-        for act in acts
+        for act in every_act
     )
 
 
@@ -219,7 +280,8 @@ def test_an_engine_that_dies_now_and_then(lives: list[list[Act]], deaths: int) -
         async with open_world("park", backend=backend) as world:
             async with anyio.create_task_group() as tasks:
                 for number, acts in enumerate(lives):
-                    tasks.start_soon(Agent(world, f"agent {number}", acts).live)
+                    session = world.session(f"agent {number}")
+                    tasks.start_soon(Agent(world, session, acts, 0).live)
             lost = [
                 event
                 for event in world.heard(TurnAborted)
