@@ -29,7 +29,8 @@ async def local(
 
     *model* is a GGUF file; by default SmolLM2-135M, fetched on first use. Needs
     ``pip install 'kvalet[local]'``. Measured *costs* are kept in a file, by default the
-    one that ``kvalet calibrate`` writes for this model and machine. Raises EngineStartError or ModelUnavailable.
+    one that ``kvalet calibrate`` writes for this model and machine. Raises
+    EngineStartError or ModelUnavailable.
     """
     backend = await LlamaBackend.start(
         model_path=model or await fetch_default_model(),

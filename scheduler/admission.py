@@ -132,6 +132,7 @@ class Admission:
             session = books.sessions[head.session]
             if not self._has_turn(session):
                 return False
+            head = self._aged(head, session, now_s)
             forced = head.forced or (books.idle and rank(session) is not Rank.NEW)
             free_tokens = books.ledger.free_tokens
             if self._blocked.holds(head.session, forced, free_tokens, now_s):
@@ -145,6 +146,19 @@ class Admission:
                 self._blocked = _Blocked(head.session, forced, free_tokens, until_s)
                 return True
         return False
+
+    def _aged(self, head: Head, session: Session, now_s: float) -> Head:
+        """Return *head* as a forced one if its age would force it, and it is kept out.
+
+        The queue's order is no reason to wait for the first in it, but the policy may
+        not admit it.
+        """
+        turn = session.turn
+        assert turn is not None
+        aged = now_s >= turn.submitted_s + self._books.queue.age_bound_s
+        if head.forced or not aged or self._fits(session, self._reserve(session)):
+            return head
+        return Head(head.session, True)
 
     def _bound_age(self) -> None:
         """Derive the bound from how turns get in now, unless it was set."""

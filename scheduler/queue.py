@@ -193,7 +193,7 @@ class AdmissionQueue:
         return [entry.claim.session for entry in entries[:most]]
 
     def next_urgent_s(self) -> float | None:
-        """Return from when the head is a forced one, or None if time won't change it.
+        """Return from when the head is another one, or None if time won't change it.
 
         It may be past. Arrivals, departures and charges change it; ask again.
         """

@@ -47,6 +47,7 @@ from .events import (
     TurnSubmitted,
 )
 from .family import adopt, leave
+from .foresight import Foresight
 from .history import History
 from .latency import LatencyModel
 from .ledger import Capacity
@@ -155,6 +156,7 @@ class Scheduler:
         view = _View(self._books, self._outlook, self._history)
         self._link = view.link = Link(self._books, policy, view, settings.max_moves)
         self._departures = Departures(self._books, policy, view, self._link)
+        self._foresight = Foresight(self._books, view, self._link, policy.traits.ahead)
         self._admission = Admission(
             self._books,
             policy,
@@ -236,15 +238,20 @@ class Scheduler:
     def plan(self, now_s: float) -> Plan:
         """Return what to do now; it is entered in the books already."""
         if self._nothing_due(now_s):
-            wake_at_s = self._departures.next_s
+            wake_at_s = self._next_due_s
             return _NOTHING if wake_at_s is None else Plan(wake_at_s=wake_at_s)
         draft = Draft()
         self._admission.reject_hopeless(draft, now_s)
         self._departures.let_go_due(draft, now_s)
         self._start_ready(draft, now_s)
         blocked = self._admission.admit_fitting(draft, now_s)
+        self._foresight.look(draft, now_s)
         self._link.pump(draft, now_s)
         self._start_ready(draft, now_s)
+        for released in draft.release:
+            session = self._books.sessions.get(released.session)
+            if session is not None:
+                self._foresight.watch(session, now_s)
         self._departures.forget_useless(draft, now_s)
         return draft.finish(self._wake_at_s(blocked, now_s))
 
@@ -338,7 +345,7 @@ class Scheduler:
     # ---- planning --------------------------------------------------------------------
 
     def _nothing_due(self, now_s: float) -> bool:
-        books, due_s = self._books, self._departures.next_s
+        books, due_s = self._books, self._next_due_s
         return not (
             books.leaving
             or books.startable
@@ -348,6 +355,13 @@ class Scheduler:
             or self._link.due
             or (due_s is not None and due_s <= now_s)
         )
+
+    @property
+    def _next_due_s(self) -> float | None:
+        due_s, look_s = self._departures.next_s, self._foresight.next_s
+        if due_s is None or look_s is None:
+            return look_s if due_s is None else due_s
+        return min(due_s, look_s)
 
     def _start_ready(self, draft: Draft, now_s: float) -> None:
         books = self._books
@@ -377,8 +391,11 @@ class Scheduler:
 
     def _wake_at_s(self, blocked: bool, now_s: float) -> float | None:
         """Return when time alone may change what to do."""
-        times = [self._departures.next_s]
+        times = [self._next_due_s]
         if blocked:
-            times.append(self._books.queue.next_urgent_s())
+            queue = self._books.queue
+            oldest_s = queue.oldest_submitted_s()
+            times.append(queue.next_urgent_s())
+            times.append(None if oldest_s is None else oldest_s + queue.age_bound_s)
             times.append(self._admission.retry_s)
         return min((at_s for at_s in times if at_s and at_s > now_s), default=None)

@@ -15,8 +15,10 @@ from ...scheduler import (
     Event,
     PrefillDone,
     PrefillStarted,
+    Released,
     Restored,
     RestoreFailed,
+    RestoreStarted,
     SessionId,
     ToolEnded,
     TurnAborted,
@@ -67,6 +69,9 @@ class Measure:
         self._parks = _Moves()
         self._restores = _Moves()
         self._verified = 0
+        # Restores ahead of turns that have not come yet, and whether they have ended.
+        self._ahead: dict[SessionId, bool] = {}
+        self._hidden = self._wasted = 0
         self._tools: dict[str, _Tool] = {}
         self._prefixes: dict[SessionId, int] = {}
         self._kv_tokens: dict[SessionId, int] = {}
@@ -112,6 +117,7 @@ class Measure:
         match event:
             case TurnSubmitted():
                 self._prefixes[event.session] = event.prefix_tokens
+                self._hidden += self._ahead.pop(event.session, False)
             case PrefillStarted() | DecodeStarted():
                 self._begin_unit(event)
             case PrefillDone():
@@ -129,10 +135,18 @@ class Measure:
                 self._parks.add(event)
             case CopyFailed():
                 self._parks.failed += 1
+            case RestoreStarted():
+                if event.ahead:
+                    self._ahead[event.session] = False
             case Restored():
                 self._restores.add(event)
+                if event.session in self._ahead:
+                    self._ahead[event.session] = True
             case RestoreFailed():
                 self._restores.failed += 1
+                self._ahead.pop(event.session, None)
+            case Released():
+                self._wasted += self._ahead.pop(event.session, None) is not None
             case ToolEnded():
                 tool = self._tools.setdefault(event.tool, _Tool())
                 tool.seconds.append(event.seconds)
@@ -211,6 +225,8 @@ class Measure:
                 seconds=round(self._restores.seconds, 6),
                 verified=self._verified,
                 failed=self._restores.failed,
+                hidden=self._hidden,
+                wasted=self._wasted,
             ),
             tools={
                 name: ToolSummary.of(tool.seconds, tool.statuses)

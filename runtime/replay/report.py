@@ -112,8 +112,8 @@ class Parks(msgspec.Struct, frozen=True, kw_only=True):
 class Restores(msgspec.Struct, frozen=True, kw_only=True):
     """Copies back; ``verified``: the engine then really reused all of it.
 
-    ``hidden`` ended before their turn came, ``wasted`` were not needed; both need
-    restore-ahead, which no policy does yet.
+    Of those that began ahead of their turn, ``hidden`` ended before it came, and
+    ``wasted`` left again without it.
     """
 
     count: int
@@ -121,8 +121,8 @@ class Restores(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     verified: int
     failed: int
-    hidden: int = 0
-    wasted: int = 0
+    hidden: int
+    wasted: int
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
