@@ -50,7 +50,7 @@ def every_policy() -> list[str]:
 
 
 def find_points(wish: Wish, say: Callable[[str], None]) -> list[Point]:
-    """Return every point, or raise what says why there is none.
+    """Return every point, each load's in the order of the pressures.
 
     Raises TraceError where a workload can't be read, BackendError where an accelerator
     is unknown.

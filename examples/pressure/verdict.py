@@ -24,7 +24,7 @@ PLENTY_PRESSURE = 0.5
 CLAIMS = ("job", "ttft p99", "ttft max", "p99 of keep", "idle cost")
 """What each claim is about, in the order of the verdict."""
 
-# What the same replay may differ by where nothing moves: a copy that was begun.
+# What rounding may make of replays that are the same.
 _NOTHING = 1e-3
 
 Runs = Mapping[str, Mapping[int, Outcome]]
@@ -78,12 +78,13 @@ def is_realisable(policy: str) -> bool:
 
 def judge(runs: Runs, pressure: float) -> tuple[Claim, ...]:
     """Return every claim that can be judged with these runs."""
+    ours = runs.get(JUDGED, {})
     rivals = [
         policy
         for policy, outcomes in runs.items()
-        if policy != JUDGED and outcomes and is_realisable(policy)
+        if policy != JUDGED and ours.keys() & outcomes.keys() and is_realisable(policy)
     ]
-    if not rivals or not runs.get(JUDGED):
+    if not rivals:
         return ()
     claims = [
         _against_best("job", runs, rivals, job_s, JOB_SLACK),
@@ -100,12 +101,11 @@ def judge(runs: Runs, pressure: float) -> tuple[Claim, ...]:
 def _against_best(
     name: str, runs: Runs, rivals: list[str], figure: Figure, slack: float = 0.0
 ) -> Claim:
-    best = min(rivals, key=lambda policy: _mean(runs[policy], figure))
-    return _claim(name, runs, best, figure, slack)
+    def mean(policy: str) -> float:
+        seeds = runs[JUDGED].keys() & runs[policy].keys()
+        return interval([figure(runs[policy][seed]) for seed in seeds]).mean
 
-
-def _mean(outcomes: Mapping[int, Outcome], figure: Figure) -> float:
-    return interval([figure(outcome) for outcome in outcomes.values()]).mean
+    return _claim(name, runs, min(rivals, key=mean), figure, slack)
 
 
 def _claim(

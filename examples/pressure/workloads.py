@@ -34,7 +34,7 @@ RECORDED = {"claude": "agentcgroup", "weka": "weka/traces"}
 
 SHARES = ("tuned", "held-out")
 GENERATOR_SEED = 1
-GENERATED_SESSIONS = 108
+GENERATED_SESSIONS = 72
 ROUNDS_OF_LIVE = 2
 """A replay has about so many families for each one that is live."""
 
@@ -106,7 +106,7 @@ def load_workload(name: str, recordings: Path, sessions: int | None) -> Workload
     else:
         path = recordings / RECORDED[name] if name in RECORDED else Path(name)
         trace = read_traces([path])
-    families = _families(completed(trace))
+    families = _families(_without_hashes(completed(trace)))
     usual = tuple(family for family in families if _is_usual(family))
     notes = list[str]()
     if left_out := len(families) - len(usual):
@@ -181,6 +181,23 @@ def _families(trace: Trace) -> tuple[Family, ...]:
     return tuple(family(root) for root in trace.sessions if root.parent is None)
 
 
+def _without_hashes(trace: Trace) -> Trace:
+    """Leave out what replays don't read and what every process would be sent."""
+    return Trace(
+        header=trace.header,
+        sessions=tuple(
+            replace(
+                session,
+                steps=tuple(
+                    msgspec.structs.replace(step, hash_ids=None)
+                    for step in session.steps
+                ),
+            )
+            for session in trace.sessions
+        ),
+    )
+
+
 def _is_usual(family: Family) -> bool:
     return (
         max(len(session.steps) for session in family) <= LONGEST_STEPS
@@ -229,7 +246,6 @@ def _renamed(session: TraceSession, suffix: str) -> TraceSession:
             step,
             session=session.id + suffix,
             deps=(),
-            hash_ids=None,
             tools=tuple(
                 msgspec.structs.replace(
                     tool, child=None if tool.child is None else tool.child + suffix
@@ -239,12 +255,10 @@ def _renamed(session: TraceSession, suffix: str) -> TraceSession:
         )
         for step in session.steps
     )
-    return TraceSession(
+    return replace(
+        session,
         id=session.id + suffix,
         parent=None if session.parent is None else session.parent + suffix,
-        spawned_by=session.spawned_by,
         arrival_ms=0,
-        class_name=session.class_name,
-        blocking=session.blocking,
         steps=steps,
     )
