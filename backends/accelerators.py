@@ -26,7 +26,8 @@ class Accelerator:
     ``n * (prefill_token_s + prefill_context_s * (c + n / 2))``;
     a decode step of a batch takes
     ``decode_step_s + sum over sequences (decode_sequence_s + decode_context_s * c)``;
-    a copy takes ``copy_setup_s + bytes / rate``.
+    a copy takes ``copy_setup_s + bytes / rate``. With ``shared_compute``, as on one
+    CPU, nobody gets a token while a prefill runs.
 
     The defaults are SmolLM2-135M on one thread of a shared x86 core, fitted to our own
     measurements (256 to 4,096 tokens: prefill 1.62 to 40 s, decode 24 to 76 ms a token,
@@ -42,6 +43,7 @@ class Accelerator:
     save_bytes_per_s: float = 1.9e9
     restore_bytes_per_s: float = 2.7e9
     bytes_per_token: int = 23_040
+    shared_compute: bool = False
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -90,7 +92,7 @@ _STUDY = Accelerator(
 
 ACCELERATORS: Mapping[str, Accelerator] = MappingProxyType(
     {
-        "smollm2-cpu": Accelerator(),
+        "smollm2-cpu": Accelerator(shared_compute=True),
         "h100-pcie": _H100,
         "h100-10gbe": replace(_H100, save_bytes_per_s=1.1e9, restore_bytes_per_s=1.1e9),
         "study-fast": _STUDY,

@@ -120,7 +120,13 @@ class SimulatedBackend:
         held.clear()  # undefined until done
         busy_s = self._accelerator.prefill_s(computed, reused)
         async with self._compute:
-            await asyncio.sleep(busy_s)
+            if self._accelerator.shared_compute:
+                self._batch.pause(1)
+            try:
+                await asyncio.sleep(busy_s)
+            finally:
+                if self._accelerator.shared_compute:
+                    self._batch.pause(-1)
         held.fill(prompt)
         finish = FinishReason.LENGTH if request.max_tokens == 1 else None
         return Prefilled(
@@ -233,6 +239,7 @@ class _DecodeBatch:
         self._number = 0
         self._leaves: list[tuple[float, int, asyncio.Future[None]]] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._pauses = 0
 
     async def run(self, tokens: int, context_tokens: int) -> None:
         """Return when a sequence of this context has got *tokens* more."""
@@ -251,6 +258,13 @@ class _DecodeBatch:
             heapq.heapify(self._leaves)
             self._change(loop, -1, -context_tokens)
 
+    def pause(self, change: int) -> None:
+        """Stand still while a prefill has the compute: 1 begins it, -1 ends it."""
+        loop = asyncio.get_running_loop()
+        self._book(loop)
+        self._pauses += change
+        self._change(loop, 0, 0)
+
     def become(self, accelerator: Accelerator) -> None:
         """Take the step time of another accelerator from now on."""
         loop = asyncio.get_running_loop()
@@ -260,7 +274,7 @@ class _DecodeBatch:
 
     def _book(self, loop: asyncio.AbstractEventLoop) -> None:
         now_s = loop.time()
-        if self._sequences:
+        if self._sequences and not self._pauses:
             self._steps += (now_s - self._booked_s) / self._step_s
         self._booked_s = now_s
 
@@ -273,7 +287,7 @@ class _DecodeBatch:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._leaves:
+        if self._leaves and not self._pauses:
             wait_s = max(0.0, self._leaves[0][0] - self._steps) * self._step_s
             self._timer = loop.call_later(wait_s, self._wake_first)
 

@@ -11,9 +11,11 @@ import contextlib
 import math
 from array import array
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
+
+import msgspec
 
 from ..backends import (
     Chunk,
@@ -26,6 +28,7 @@ from ..backends import (
 )
 from ..scheduler import (
     DecodeDone,
+    PrefillAdvanced,
     PrefillDone,
     TurnAborted,
     TurnSubmitted,
@@ -93,7 +96,8 @@ class Turn:
         self._asked = False
         self._output: list[int] = []
         self._finish = FinishReason.LENGTH
-        self._submitted_s = self._started_s = self._ended_s = 0.0
+        self._submitted_s = self._ended_s = 0.0
+        self._started_s: float | None = None
         self._first_s: float | None = None
         self._generation = 0
         self._prompt_tokens = self._reused_tokens = 0
@@ -128,7 +132,7 @@ class Turn:
             prompt_tokens=self._prompt_tokens,
             reused_tokens=self._reused_tokens,
             output_tokens=len(self._output),
-            queue_s=self._started_s - self._submitted_s,
+            queue_s=(self._started_s or self._submitted_s) - self._submitted_s,
             ttft_s=(self._first_s or self._submitted_s) - self._submitted_s,
             turn_s=self._ended_s - self._submitted_s,
         )
@@ -230,40 +234,71 @@ class Turn:
         return await self._grant.wait()
 
     async def _prefill(self, request: Request, prompt: "array[int]") -> Prefilled:
-        """Compute the prompt and say so; what follows it is granted by then."""
+        """Compute the prompt and say so; what follows it is granted by then.
+
+        It may be granted in parts, so that others have their turn in between.
+        """
+        while True:
+            slot, place = await self._granted()
+            async with place:
+                part, event, prefilled = await self._compute(slot, request)
+                first = prefilled.first
+                if part is request and first is not None:
+                    self._note(first)
+                    if first.finish is not None:
+                        self._dispatch.happen_all(event, self._decode_done(prompt))
+                        return prefilled
+                self._grant = self._dispatch.expect(self._conversation.id)
+                self._dispatch.happen(event)
+            if part is request:
+                return prefilled
+
+    async def _compute(
+        self, slot: int, request: Request
+    ) -> tuple[Request, PrefillAdvanced | PrefillDone, Prefilled]:
+        """Compute as much of the prompt as was granted; return it and what to tell."""
         conversation = self._conversation
-        slot, place = await self._granted()
-        async with place:
-            await self._dispatch.recovery.wait()
-            self._generation = self._dispatch.recovery.generation
-            began_s = self._now_s()
-            held = self._dispatch.scheduler.session(conversation.id).reusable_tokens
-            conversation.tokens = _ids(request)
-            prefilled = await self._dispatch.backend.prefill(slot, request)
-            if self._first_s is None:  # a resumed turn has had its first token
-                self._started_s, self._first_s = began_s, self._now_s()
+        await self._dispatch.recovery.wait()
+        self._generation = self._dispatch.recovery.generation
+        session = self._dispatch.scheduler.session(conversation.id)
+        assert session.turn is not None
+        held, until = session.reusable_tokens, session.turn.until_tokens
+        began_s = self._now_s()
+        conversation.tokens = _ids(request)
+        part = request
+        if until is not None and until < len(request.prompt):
+            part = replace(request, prompt=request.prompt[:until])
+        prefilled = await self._dispatch.backend.prefill(slot, part)
+        if self._first_s is None:  # a resumed turn has had its first token
+            if self._started_s is None:
+                self._started_s = began_s
                 self._reused_tokens = prefilled.reused_tokens
-            # The engine computes the last token always: it gives the logits.
-            expected_tokens = min(held, len(request.prompt) - 1)
-            reused_all = prefilled.reused_tokens >= expected_tokens
-            done = PrefillDone(
-                at_s=self._now_s(),
-                session=conversation.id,
-                computed_tokens=prefilled.computed_tokens,
-                reused_tokens=prefilled.reused_tokens,
-                expected_tokens=expected_tokens,
-                verified=self._dispatch.verify_restore(conversation.id, reused_all),
-                busy_s=prefilled.busy_s,
-            )
-            first = prefilled.first
-            if first is not None:
-                self._note(first)
-            if first is not None and first.finish is not None:
-                self._dispatch.happen_all(done, self._decode_done(prompt))
-            else:
-                self._grant = self._dispatch.expect(conversation.id)
-                self._dispatch.happen(done)
-        return prefilled
+            if part is request:
+                self._first_s = self._now_s()
+        return part, self._computed(part, prefilled, held, part is request), prefilled
+
+    def _computed(
+        self, part: Request, prefilled: Prefilled, held_tokens: int, whole: bool
+    ) -> PrefillAdvanced | PrefillDone:
+        """Return what was computed and reused as an event."""
+        id = self._conversation.id
+        # The engine computes the last token always: it gives the logits.
+        expected_tokens = min(held_tokens, len(part.prompt) - 1)
+        reused_all = prefilled.reused_tokens >= expected_tokens
+        done = PrefillDone(
+            at_s=self._now_s(),
+            session=id,
+            computed_tokens=prefilled.computed_tokens,
+            reused_tokens=prefilled.reused_tokens,
+            expected_tokens=expected_tokens,
+            verified=self._dispatch.verify_restore(id, reused_all),
+            busy_s=prefilled.busy_s,
+        )
+        if whole:
+            return done
+        return PrefillAdvanced(
+            kv_tokens=len(part.prompt), **msgspec.structs.asdict(done)
+        )
 
     def _decode_done(self, prompt: "array[int]") -> DecodeDone:
         """Take the answer into the conversation and say that the turn has ended."""

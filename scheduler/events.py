@@ -107,6 +107,20 @@ class PrefillDone(Event, frozen=True, kw_only=True, gc=False):
     """Time that the accelerator spent, where the backend tells."""
 
 
+class PrefillAdvanced(Event, frozen=True, kw_only=True, gc=False):
+    """The first ``kv_tokens`` of the prompt are on the accelerator, the rest follows.
+
+    The other fields are those of ``PrefillDone``, for this part.
+    """
+
+    kv_tokens: int
+    computed_tokens: int
+    reused_tokens: int
+    expected_tokens: int
+    verified: bool | None = None
+    busy_s: float | None = None
+
+
 class DecodeDone(Event, frozen=True, kw_only=True, gc=False):
     """The answer is complete; the state now holds ``kv_tokens``."""
 
@@ -176,9 +190,10 @@ class TurnAdmitted(Event, frozen=True, kw_only=True, gc=False):
 
 
 class PrefillStarted(Event, frozen=True, kw_only=True, gc=False):
-    """The accelerator works on the prompt."""
+    """The accelerator works on the prompt, up to ``until_tokens`` (None: all of it)."""
 
     slot: int
+    until_tokens: int | None = None
 
 
 class DecodeStarted(Event, frozen=True, kw_only=True, gc=False):

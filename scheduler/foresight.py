@@ -2,10 +2,10 @@
 
 A parked session whose tool runs is looked at now and then, each time after a quarter
 of what it has waited so far, or when its tool is expected to end, if that is sooner.
-Its state comes back if nobody waits for memory, the link has nothing to do, there is room
-with growth to spare, and its tools end within twice the time of the restore with at
-least the policy's probability. A wrong guess costs one transfer, and whoever then needs
-the memory takes it: the copy is still in the store.
+Its state comes back if nobody waits for memory, the link has nothing to do, there is
+room with growth to spare, and its tools end within twice the time of the restore with
+at least the policy's probability. A wrong guess costs one transfer, and whoever then
+needs the memory takes it: the copy is still in the store.
 """
 
 import heapq

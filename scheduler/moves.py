@@ -17,6 +17,7 @@ from .events import (
     DecodeStarted,
     EngineRestarted,
     Event,
+    PrefillAdvanced,
     PrefillDone,
     PrefillStarted,
     Released,
@@ -66,6 +67,7 @@ PHASE_MOVES: Final[dict[tuple[Phase, type[Event]], Phase]] = {
     (P.PREFILL, TurnRejected): P.IDLE,
     (P.PREFILL, TurnAdmitted): P.PREFILL,
     (P.PREFILL, PrefillStarted): P.PREFILL,
+    (P.PREFILL, PrefillAdvanced): P.PREFILL,
     (P.PREFILL, PrefillDone): P.DECODE,
     (P.PREFILL, TurnAborted): P.IDLE,
     (P.DECODE, DecodeStarted): P.DECODE,
@@ -78,6 +80,8 @@ PHASE_MOVES: Final[dict[tuple[Phase, type[Event]], Phase]] = {
 }
 
 RESIDENCY_MOVES: Final[dict[tuple[Residency, type[Event]], Residency]] = {
+    (R.ABSENT, PrefillAdvanced): R.RESIDENT,
+    (R.RESIDENT, PrefillAdvanced): R.RESIDENT,
     (R.ABSENT, PrefillDone): R.RESIDENT,
     (R.RESIDENT, PrefillDone): R.RESIDENT,
     (R.PARKED, PrefillDone): R.RESIDENT,  # computed again, the copy stays
@@ -104,7 +108,8 @@ NEEDS_READY: Final = frozenset[type[Event]](
         DecodeStarted,
     )
 )
-NEEDS_RUNNING: Final = frozenset[type[Event]]((PrefillDone,))
+NEEDS_RUNNING: Final = frozenset[type[Event]]((PrefillAdvanced, PrefillDone))
+MOVES_BOTH: Final = frozenset[type[Event]]((PrefillAdvanced, PrefillDone))
 NEEDS_UNTOUCHED: Final = frozenset[type[Event]](
     (
         CopyStarted,

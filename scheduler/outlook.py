@@ -11,6 +11,7 @@ from .events import (
     DecodeDone,
     DecodeStarted,
     Event,
+    PrefillAdvanced,
     PrefillDone,
     Restored,
     SessionId,
@@ -132,6 +133,20 @@ class Outlook:
         known = self.cost.prefill_s(new_tokens, context_tokens)
         return new_tokens * _UNKNOWN_TOKEN_S if known is None else known
 
+    @property
+    def decoding_sequences(self) -> int:
+        """How many sequences decode now."""
+        return self._batch.sequences
+
+    @property
+    def decoding_tokens(self) -> int:
+        """How many tokens of context they have together."""
+        return self._batch.context_tokens
+
+    def decode_step_s(self, sequences: int, context_tokens: int) -> float:
+        """Return the seconds of one step of a batch; 0 until one was seen."""
+        return self.cost.decode_step_s(sequences, context_tokens) or 0.0
+
     def save_s(self, tokens: int) -> float:
         """Return the seconds to copy *tokens* out."""
         if tokens <= 0:
@@ -181,7 +196,7 @@ class Outlook:
                 )
             case TurnSubmitted() | ToolStarted():
                 self._end_user_wait(session, event)
-            case PrefillDone():
+            case PrefillAdvanced() | PrefillDone():
                 self._learn_prefill(session, event)
             case DecodeStarted():
                 self._batch.join(session, event.at_s)
@@ -205,7 +220,9 @@ class Outlook:
                 status="ok",
             )
 
-    def _learn_prefill(self, session: Session, event: PrefillDone) -> None:
+    def _learn_prefill(
+        self, session: Session, event: PrefillAdvanced | PrefillDone
+    ) -> None:
         turn = session.turn
         if turn is None or event.computed_tokens < 1:
             return
@@ -255,8 +272,8 @@ class _Batch:
 
     def __init__(self) -> None:
         self._at_s = 0.0
-        self._sequences = 0
-        self._context_tokens = 0
+        self.sequences = 0
+        self.context_tokens = 0
         self._sequence_s = 0.0
         self._context_s = 0.0
         self._joined: dict[SessionId, tuple[float, float, float, int]] = {}
@@ -266,8 +283,8 @@ class _Batch:
         self._advance(now_s)
         context = session.held_tokens
         self._joined[session.id] = (now_s, self._sequence_s, self._context_s, context)
-        self._sequences += 1
-        self._context_tokens += context
+        self.sequences += 1
+        self.context_tokens += context
 
     def leave(self, session: Session, now_s: float) -> _Stay | None:
         """It has ended; return what it met, None if it did not decode."""
@@ -276,8 +293,8 @@ class _Batch:
             return None
         self._advance(now_s)
         began_s, sequence_s, context_s, context = joined
-        self._sequences -= 1
-        self._context_tokens -= context
+        self.sequences -= 1
+        self.context_tokens -= context
         seconds = now_s - began_s
         if seconds <= 0:
             return None
@@ -289,6 +306,6 @@ class _Batch:
 
     def _advance(self, now_s: float) -> None:
         passed_s = now_s - self._at_s
-        self._sequence_s += passed_s * self._sequences
-        self._context_s += passed_s * self._context_tokens
+        self._sequence_s += passed_s * self.sequences
+        self._context_s += passed_s * self.context_tokens
         self._at_s = now_s

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from .admission import Admission
 from .books import Books, needed_tokens
+from .chunks import Chunks
 from .cost import CostModel
 from .departures import Departures
 from .errors import IllegalMove, InvalidSetting
@@ -34,6 +35,7 @@ from .events import (
     DecodeStarted,
     EngineRestarted,
     Event,
+    PrefillAdvanced,
     PrefillDone,
     PrefillStarted,
     Restored,
@@ -64,17 +66,24 @@ class SchedulerSettings:
 
     More of them at once delay each other's first token and every running decode. A turn
     older than ``age_bound_s`` goes before all others; None derives it from the workload
-    (``pace``). ``max_moves`` transfers at most run between accelerator and store.
+    (``pace``). ``max_moves`` transfers at most run between accelerator and store. With
+    ``target_itl_s``, prefills are cut so that the time between two tokens of a running
+    answer stays below it, where the engine is fast enough for that at all.
     """
 
     max_prefills: int = 1
     max_moves: int = 1
+    target_itl_s: float | None = None
     age_bound_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.max_prefills < 1:
             raise InvalidSetting(
                 f"max_prefills must be at least 1, not {self.max_prefills}"
+            )
+        if self.target_itl_s is not None and not self.target_itl_s > 0:
+            raise InvalidSetting(
+                f"target_itl_s must be positive, got {self.target_itl_s}"
             )
         if self.max_moves < 1:
             raise InvalidSetting(f"max_moves must be at least 1, not {self.max_moves}")
@@ -167,6 +176,7 @@ class Scheduler:
             settings.age_bound_s,
         )
         self._max_prefills = settings.max_prefills
+        self._chunks = Chunks(self._outlook, settings.target_itl_s)
 
     # ---- for telemetry and tests -----------------------------------------------------
 
@@ -308,6 +318,9 @@ class Scheduler:
         match event:
             case TurnSubmitted():
                 self._admission.enqueue(session)
+            case PrefillAdvanced():
+                books.prefills_running.discard(session.id)
+                books.startable.append(session)
             case PrefillDone():
                 books.prefilling.discard(session.id)
                 books.prefills_running.discard(session.id)
@@ -366,12 +379,13 @@ class Scheduler:
     def _start_ready(self, draft: Draft, now_s: float) -> None:
         books = self._books
         held_back: list[Session] = []
+        most = self._chunks.most_prefills(self._max_prefills)
         while books.startable:
             session = books.startable.popleft()
             if not session.ready:
                 continue
             prefills = session.phase is Phase.PREFILL
-            if prefills and len(books.prefills_running) >= self._max_prefills:
+            if prefills and len(books.prefills_running) >= most:
                 held_back.append(session)
                 continue
             self._start(session, draft, now_s)
@@ -380,9 +394,16 @@ class Scheduler:
         books.startable.extend(held_back)
 
     def _start(self, session: Session, draft: Draft, now_s: float) -> None:
-        assert session.slot is not None
-        kind = PrefillStarted if session.phase is Phase.PREFILL else DecodeStarted
-        event = kind(at_s=now_s, session=session.id, slot=session.slot)
+        slot = session.slot
+        assert slot is not None
+        event: PrefillStarted | DecodeStarted
+        if session.phase is Phase.PREFILL:
+            until_tokens = self._chunks.until_tokens(session)
+            event = PrefillStarted(
+                at_s=now_s, session=session.id, slot=slot, until_tokens=until_tokens
+            )
+        else:
+            event = DecodeStarted(at_s=now_s, session=session.id, slot=slot)
         self._outlook.hear(session, event)
         self._history.hear(session, event)
         self._books.enter(session, event)

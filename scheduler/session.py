@@ -47,6 +47,7 @@ from .events import (
     DecodeStarted,
     EngineRestarted,
     Event,
+    PrefillAdvanced,
     PrefillDone,
     PrefillStarted,
     Released,
@@ -63,6 +64,7 @@ from .events import (
     TurnSubmitted,
 )
 from .moves import (
+    MOVES_BOTH,
     NEEDS_READY,
     NEEDS_RUNNING,
     NEEDS_UNTOUCHED,
@@ -92,6 +94,8 @@ class Turn:
     deadline_s: float | None = None
     admitted: bool = False
     recomputed: bool = False
+    advanced: bool = False
+    until_tokens: int | None = None
     running: bool = False
     unit_began_s: float = 0.0
 
@@ -216,10 +220,10 @@ class Session:
         kind = type(event)
         phase = PHASE_MOVES.get((self.phase, kind))
         residency = RESIDENCY_MOVES.get((self.residency, kind))
-        # PrefillDone moves both machines; every other event moves exactly one.
+        # A prefill moves both machines; every other event moves exactly one.
         moved = (
             phase is not None and residency is not None
-            if kind is PrefillDone
+            if kind in MOVES_BOTH
             else phase is not None or residency is not None
         )
         if not (moved and self._allows(kind)):
@@ -261,10 +265,15 @@ class Session:
                 self.departure_forced = False
             case PrefillStarted():
                 self._begin_unit(event)
+                self._turn().until_tokens = event.until_tokens
                 if self.copied_tokens > self.kv_tokens:
                     self.copied_tokens = 0
             case DecodeStarted():
                 self._begin_unit(event)
+            case PrefillAdvanced():
+                self._end_unit(event)
+                self.held_tokens = self.kv_tokens = event.kv_tokens
+                self._turn().advanced = True
             case PrefillDone():
                 self._end_unit(event)
                 self.held_tokens = self.kv_tokens = self._turn().prompt_tokens
@@ -353,7 +362,8 @@ class Session:
 
     def _abort(self) -> None:
         turn = self._turn()
-        if turn.running:  # nobody knows what the slot holds now
+        # Nobody knows what the slot holds now, or it holds a part of this prompt.
+        if turn.running or turn.advanced:
             self.held_tokens = self.copied_tokens
             self.departure = Departure.DROP
             self.departure_forced = True

@@ -109,6 +109,10 @@ def replay(
     max_prefills: Annotated[
         int, typer.Option(help="Prefills in progress at once.")
     ] = 1,
+    target_itl: Annotated[
+        float | None,
+        typer.Option(help="Cut prefills so that decodes get a token so often (s)."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the synthetic prompts.")] = 0,
     report: Annotated[
         Path, typer.Option(help="Where to write the figures as JSON.")
@@ -139,7 +143,7 @@ def replay(
         seed=seed,
         concurrency=_at_least_one("--concurrency", concurrency),
         store_bytes=parse_store(store),
-        scheduler=SchedulerSettings(max_prefills=max_prefills),
+        scheduler=SchedulerSettings(max_prefills=max_prefills, target_itl_s=target_itl),
         observer=_observer(log),
     )
     trace = read_traces(paths)

@@ -191,7 +191,9 @@ class _Agent:
     async def run(self) -> None:
         crowd, record = self._crowd, self._record
         began_s = self._clock.now_s()
-        async with crowd.runtime.session(record.id, parent=record.parent) as session:
+        async with crowd.runtime.session(
+            record.id, parent=record.parent, blocking=record.blocking
+        ) as session:
             for step in record.steps:
                 await crowd.wait_for(step)
                 await self._turn(session, step)
@@ -238,7 +240,10 @@ class _Agent:
         if start_s:
             await asyncio.sleep(start_s)
         name = tool.name or "unknown"
-        async with session.tool(name, class_name=tool.class_name) as call:
+        expected_s = self._foretold_s(tool)
+        async with session.tool(
+            name, class_name=tool.class_name, expected_s=expected_s
+        ) as call:
             if tool.status != "ok":
                 call.fail(tool.status)
             await self._work(tool)

@@ -13,6 +13,7 @@ from ...scheduler import (
     DecodeStarted,
     EngineRestarted,
     Event,
+    PrefillAdvanced,
     PrefillDone,
     PrefillStarted,
     Released,
@@ -120,7 +121,7 @@ class Measure:
                 self._hidden += self._ahead.pop(event.session, False)
             case PrefillStarted() | DecodeStarted():
                 self._begin_unit(event)
-            case PrefillDone():
+            case PrefillAdvanced() | PrefillDone():
                 self._end_prefill(event)
             case DecodeDone():
                 self._end_unit(event)
@@ -167,16 +168,16 @@ class Measure:
             self._busy_s += event.at_s - self._busy_since_s
         return event.at_s - began_s
 
-    def _end_prefill(self, event: PrefillDone) -> None:
+    def _end_prefill(self, event: PrefillAdvanced | PrefillDone) -> None:
         seconds = self._end_unit(event)
         computed = event.computed_tokens
         prompt = computed + event.reused_tokens
         # What was never in the KV state is not computed again: new text, and the last
         # token of the previous answer, which was sampled but never read.
         known = min(
-            self._prefixes.pop(event.session, 0), self._kv_tokens.get(event.session, 0)
+            self._prefixes.get(event.session, 0), self._kv_tokens.get(event.session, 0)
         )
-        needed = max(1, prompt - known)
+        needed = max(1, prompt - max(known, event.reused_tokens))
         repeated = max(0, computed - needed)
         self._computed_tokens += computed
         self._repeated_tokens += repeated
