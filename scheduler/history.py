@@ -5,6 +5,7 @@ their own, and are compared at their best only with those. Everything is counted
 bounded window, except how many turns sessions have, which is a few sums.
 """
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 
@@ -149,4 +150,4 @@ class _TurnCounts:
         if had <= 0 or left <= 0:
             return 0.0
         both = count * self._product - self._had * self._left
-        return both / (had**0.5 * left**0.5)
+        return both / (math.sqrt(had) * math.sqrt(left))

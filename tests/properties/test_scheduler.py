@@ -22,7 +22,25 @@ from kvalet.scheduler import (
 from ..scheduler.carrier import Carrier
 
 NAMES = ("a", "b", "c", "d", "e")
-policies = st.sampled_from(["keep", "drop", "park", "hold:2"]).map(parse_policy)
+policies = st.sampled_from(
+    [
+        "auto",
+        "continuum",
+        "continuum:released",
+        "continuum:tier",
+        "drop",
+        "hold:2",
+        "infercept",
+        "keep",
+        "oracle",
+        "park",
+        "progress-ttl",
+        "progress-ttl:tier",
+        "thunder",
+        "thunder:tier",
+        "unlimited",
+    ]
+).map(parse_policy)
 
 
 class History:
@@ -161,7 +179,7 @@ def _check_starts(carrier: Carrier, plan: Plan) -> None:
 @settings(max_examples=40, deadline=None)
 def test_same_events_give_same_plans(data: st.DataObject, policy: Policy) -> None:
     """Two schedulers that hear the same events give the same plans."""
-    first, second = Carrier(policy=policy), Carrier(policy=policy)
+    first, second = Carrier(policy=policy), Carrier(policy=parse_policy(policy.name))
     history = History(Both(first, second), data)
     for _ in range(40):
         history.step()

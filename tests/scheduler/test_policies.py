@@ -174,7 +174,7 @@ def test_a_turn_past_the_bound_takes_from_the_queue() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("lru", "unknown policy 'lru'; valid are auto, drop, hold:SECONDS, keep, park"),
+        ("lru", "unknown policy 'lru'; valid are auto, continuum"),
         ("", "unknown policy ''"),
         ("keep:2", "policy 'keep' takes no parameter, got '2'"),
         ("hold", "needs a hold time such as hold:2"),
