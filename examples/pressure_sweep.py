@@ -15,6 +15,7 @@ Needs no recordings for the generated workload; the others are looked for in
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,6 +50,7 @@ SEEDS, QUICK_SEEDS = 5, 3
 def main() -> int:
     """Run what the command line asks for; return the exit status."""
     options = parse_arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as good as Ctrl-C
     policies = words(options.policies) or every_policy()
     try:
         points = points_for(options)

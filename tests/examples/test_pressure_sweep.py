@@ -125,15 +125,16 @@ def test_a_wrong_wish_is_said_in_one_sentence(
     assert word in ended.stderr and "Traceback" not in ended.stderr
 
 
-def test_ctrl_c_prints_what_is_there() -> None:
-    """An interrupted sweep still gives its verdict, and exits with 130."""
+@pytest.mark.parametrize("wish", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_sweep_prints_what_is_there(wish: signal.Signals) -> None:
+    """Ctrl-C and a polite kill: the verdict comes all the same, the status is 130."""
     command = [sys.executable, str(SCRIPT), "--workload", "generated", "--jobs", "1"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as sweep:
         assert sweep.stderr is not None
         assert "replays at" in sweep.stderr.readline()
-        sweep.send_signal(signal.SIGINT)
+        sweep.send_signal(wish)
         printed, told = sweep.communicate(timeout=60)
     assert sweep.returncode == 130, told
     assert "Traceback" not in told
