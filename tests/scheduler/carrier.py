@@ -5,7 +5,7 @@ of work on one slot, or starts something that was not ready.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvalet.scheduler import (
     CallId,
@@ -13,11 +13,14 @@ from kvalet.scheduler import (
     Copied,
     CopyFailed,
     CopyStarted,
+    CostModel,
     DecodeDone,
     DecodeStarted,
+    EngineRestarted,
     Event,
     Plan,
     Policy,
+    PrefillAdvanced,
     PrefillDone,
     PrefillStarted,
     Restored,
@@ -39,16 +42,26 @@ Work = PrefillStarted | DecodeStarted | CopyStarted | RestoreStarted
 
 @dataclass
 class Carrier:
-    """Drives one scheduler; ``busy`` maps a slot to the work in progress there."""
+    """Drives one scheduler; ``busy`` maps a slot to the work in progress there.
+
+    ``heard`` has what the scheduler was told and when; None is the passing of time.
+    """
 
     policy: Policy
     slots: int = 2
     kv_tokens: int = 200
     context_tokens: int = 100
+    bytes_per_token: int = 0
+    exports_kv: bool = True
+    exports_rows: bool = False
     settings: SchedulerSettings = field(default_factory=SchedulerSettings)
+    costs: Callable[[], CostModel] = CostModel
     now_s: float = 0.0
-    busy: dict[int, Work] = field(default_factory=dict[int, Work])
-    plans: list[Plan] = field(default_factory=list[Plan])
+    busy: dict[int, Work] = field(init=False, default_factory=dict[int, Work])
+    plans: list[Plan] = field(init=False, default_factory=list[Plan])
+    heard: list[tuple[float, Event | None]] = field(
+        init=False, default_factory=list[tuple[float, Event | None]]
+    )
     on_plan: Callable[[Plan], None] | None = None
 
     def __post_init__(self) -> None:
@@ -57,15 +70,34 @@ class Carrier:
                 slots=self.slots,
                 kv_tokens=self.kv_tokens,
                 context_tokens=self.context_tokens,
+                bytes_per_token=self.bytes_per_token,
+                exports_kv=self.exports_kv,
+                exports_rows=self.exports_rows,
             ),
             policy=self.policy,
             settings=self.settings,
+            cost=self.costs(),
         )
+
+    def again(self, policy: Policy) -> "Carrier":
+        """Return another one, under a fresh *policy*, that has heard the same."""
+        other = replace(self, policy=policy, now_s=0.0, on_plan=None)
+        for now_s, event in self.heard:
+            other.now_s = now_s
+            other.wait(0) if event is None else other.apply(event)
+        return other
 
     # ---- what agents do --------------------------------------------------------------
 
     def open(
-        self, name: str, parent: str | None = None, forked_tokens: int = 0
+        self,
+        name: str,
+        parent: str | None = None,
+        forked_tokens: int = 0,
+        *,
+        tenant: str = "",
+        weight: float = 1.0,
+        priority: int = 0,
     ) -> None:
         self._apply(
             SessionOpened(
@@ -73,11 +105,19 @@ class Carrier:
                 session=SessionId(name),
                 parent=None if parent is None else SessionId(parent),
                 forked_tokens=forked_tokens,
+                tenant=tenant,
+                weight=weight,
+                priority=priority,
             )
         )
 
     def submit(
-        self, name: str, prompt: int = 20, prefix: int = 0, output: int = 5
+        self,
+        name: str,
+        prompt: int = 20,
+        prefix: int = 0,
+        output: int = 5,
+        deadline_s: float | None = None,
     ) -> None:
         self._apply(
             TurnSubmitted(
@@ -86,27 +126,45 @@ class Carrier:
                 prompt_tokens=prompt,
                 prefix_tokens=prefix,
                 max_output_tokens=output,
+                deadline_s=deadline_s,
             )
         )
 
-    def tool(self, name: str, call: str = "c") -> None:
+    def tool(
+        self,
+        name: str,
+        call: str = "c",
+        *,
+        tool_class: str = "other",
+        expected_s: float | None = None,
+    ) -> None:
         self._apply(
             ToolStarted(
                 at_s=self.now_s,
                 session=SessionId(name),
                 call=CallId(call),
                 tool="Bash",
+                tool_class=tool_class,
+                expected_s=expected_s,
             )
         )
 
-    def end_tool(self, name: str, call: str = "c") -> None:
+    def end_tool(
+        self,
+        name: str,
+        call: str = "c",
+        *,
+        tool_class: str = "other",
+        seconds: float = 1.0,
+    ) -> None:
         self._apply(
             ToolEnded(
                 at_s=self.now_s,
                 session=SessionId(name),
                 call=CallId(call),
                 tool="Bash",
-                seconds=1.0,
+                tool_class=tool_class,
+                seconds=seconds,
                 status="ok",
             )
         )
@@ -127,6 +185,7 @@ class Carrier:
 
     def wait(self, seconds: float) -> None:
         self.now_s += seconds
+        self.heard.append((self.now_s, None))
         self._plan()
 
     def finish(self, slot: int, output: int = 5) -> None:
@@ -140,6 +199,17 @@ class Carrier:
         kind = CopyFailed if isinstance(work, CopyStarted) else RestoreFailed
         assert isinstance(work, CopyStarted | RestoreStarted)
         self._apply(kind(at_s=self.now_s, session=work.session, reason="test"))
+
+    def restart(self, notices: str) -> None:
+        """Lose the engine and all that is on it; the session *notices* it."""
+        lost = list(self.busy.items())
+        self._apply(EngineRestarted(at_s=self.now_s, session=SessionId(notices)))
+        for slot, work in lost:
+            if self.busy.get(slot) is work:
+                if isinstance(work, CopyStarted | RestoreStarted):
+                    self.fail(slot)
+                else:
+                    self.abort(work.session)
 
     def run(self, name: str, prompt: int, output: int = 5) -> None:
         """Submit a turn and let everything in progress end until it has ended."""
@@ -168,33 +238,28 @@ class Carrier:
     def _done(self, work: Work, output: int) -> Event:
         session = self.scheduler.session(work.session)
         at_s = self.now_s
-        if isinstance(work, CopyStarted):
-            return Copied(
-                at_s=at_s,
-                session=work.session,
-                kv_tokens=work.kv_tokens,
-                nbytes=1,
-                seconds=0.1,
-                tier="host",
-            )
-        if isinstance(work, RestoreStarted):
-            return Restored(
-                at_s=at_s,
-                session=work.session,
-                kv_tokens=work.kv_tokens,
-                nbytes=1,
-                seconds=0.1,
-                tier="host",
-            )
+        if isinstance(work, CopyStarted | RestoreStarted):
+            return self._moved(work)
         turn = session.turn
         assert turn is not None
         if isinstance(work, PrefillStarted):
+            there = session.reusable_tokens
+            until = work.until_tokens
+            if until is not None and until < turn.prompt_tokens:
+                return PrefillAdvanced(
+                    at_s=at_s,
+                    session=work.session,
+                    kv_tokens=until,
+                    computed_tokens=until - there,
+                    reused_tokens=there,
+                    expected_tokens=there,
+                )
             return PrefillDone(
                 at_s=at_s,
                 session=work.session,
-                computed_tokens=turn.prompt_tokens - session.kv_tokens,
-                reused_tokens=session.kv_tokens,
-                expected_tokens=session.kv_tokens,
+                computed_tokens=turn.prompt_tokens - there,
+                reused_tokens=there,
+                expected_tokens=there,
             )
         sampled = min(output, turn.max_output_tokens)
         return DecodeDone(
@@ -204,7 +269,25 @@ class Carrier:
             kv_tokens=turn.prompt_tokens + sampled - 1,
         )
 
+    def _moved(self, work: CopyStarted | RestoreStarted) -> Copied | Restored:
+        copies = isinstance(work, CopyStarted)
+        moved_tokens = work.kv_tokens - (work.first_token if copies else 0)
+        kind = Copied if copies else Restored
+        return kind(
+            at_s=self.now_s,
+            session=work.session,
+            kv_tokens=work.kv_tokens,
+            nbytes=max(1, moved_tokens * self.bytes_per_token),
+            seconds=self.move_s(moved_tokens),
+            tier="host",
+        )
+
+    def move_s(self, tokens: int) -> float:
+        """Return what it takes to move so many tokens; the same for all of them."""
+        return 0.1
+
     def _apply(self, event: Event) -> None:
+        self.heard.append((self.now_s, event))
         self.scheduler.apply(event, self.now_s)
         self._plan()
 
