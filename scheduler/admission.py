@@ -135,13 +135,14 @@ class Admission:
             head = self._aged(head, session, now_s)
             forced = head.forced or (books.idle and rank(session) is not Rank.NEW)
             free_tokens = books.ledger.free_tokens
-            if self._blocked.holds(head.session, forced, free_tokens, now_s):
+            patient = self._policy.traits.departure is None
+            blocked = self._blocked
+            if patient and blocked.holds(head.session, forced, free_tokens, now_s):
                 return True
             if self._may_enter(session, forced, draft, now_s):
                 self._take(session, head, draft, now_s)
             elif head.forced or not self._fill_in(session, draft, now_s):
-                ripens = self._policy.traits.departure is None
-                until_s = now_s + self._view.retry_s if ripens else now_s
+                until_s = now_s + self._view.retry_s
                 free_tokens = books.ledger.free_tokens
                 self._blocked = _Blocked(head.session, forced, free_tokens, until_s)
                 return True
@@ -164,12 +165,12 @@ class Admission:
         """Derive the bound from how turns get in now, unless it was set."""
         books, outlook = self._books, self._view.outlook
         if self._age_bound_s is None and books.queue:
-            tokens = books.pace.turn_tokens
+            tokens = self._view.outlook.pace.turn_tokens
             move_s = min(
                 outlook.save_s(tokens) + outlook.restore_s(tokens),
                 outlook.prefill_s(tokens),
             )
-            bound_s = books.pace.age_bound_s(len(books.queue), move_s)
+            bound_s = self._view.outlook.pace.age_bound_s(len(books.queue), move_s)
             books.queue.age_bound_s = bound_s
 
     def _fill_in(self, blocked: Session, draft: Draft, now_s: float) -> bool:
@@ -277,7 +278,7 @@ class Admission:
             recomputed=recomputed,
         )
         session.apply(admitted)
-        books.pace.admitted(needed_tokens(session), now_s)
+        self._view.outlook.pace.admitted(needed_tokens(session), now_s)
         self.forced += head.forced
         books.prefilling.add(session.id)
         draft.admit.append(admitted)
@@ -295,7 +296,7 @@ class Admission:
             return False
         outlook = self._view.outlook
         restore_s = self._link.backlog_s + outlook.restore_s(session.copied_tokens)
-        return restore_s > outlook.prefill_s(session.kv_tokens)
+        return restore_s > outlook.computed_s(session.kv_tokens)
 
     def _make_room(
         self, session: Session, lack: Lack, forced: bool, draft: Draft, now_s: float

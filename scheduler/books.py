@@ -15,7 +15,6 @@ from .events import CopyLost, Event, SessionId
 from .fairness import Service
 from .family import lend
 from .ledger import Capacity, Ledger
-from .pace import Pace
 from .queue import AdmissionQueue, Rank
 from .session import Departure, Residency, Session
 from .waits import Waits
@@ -41,7 +40,6 @@ class Books:
         self.prefills_running: set[SessionId] = set()
         self.moving: dict[SessionId, Session] = {}
         self.running = 0
-        self.pace = Pace()
         self._turn_growth_tokens = 0.0
 
     @property

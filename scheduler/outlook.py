@@ -21,10 +21,12 @@ from .events import (
     TurnSubmitted,
 )
 from .latency import LatencyModel, OpenCall
+from .pace import Pace
 from .session import Phase, Residency, Session
 
-USER = "user"
-"""Tool and class under which the waits for a user are learned."""
+USER, OVERHEAD = "user", "overhead"
+"""Under what waits are learned in which no tool runs: until whatever follows an answer,
+and until the turn that follows a tool. Both are of the class ``user``."""
 
 # Before anything was measured: a token of prefill. Any positive number will do, since
 # only costs of one source are compared until then.
@@ -45,6 +47,7 @@ class Outlook:
         self.cost = cost
         self._bytes_per_token = float(bytes_per_token)
         self._batch = _Batch()
+        self.pace = Pace()
 
     # ---- what is expected ------------------------------------------------------------
 
@@ -59,7 +62,8 @@ class Outlook:
         if session.turn is not None:
             return 0.0
         if not session.open_calls:
-            return self.latency.remaining_s(USER, USER, now_s - session.waits_since_s)
+            idle_s = now_s - session.idle_since_s
+            return self.latency.remaining_s(_idling(session), USER, idle_s)
         remaining_s = self._tools_s(session, now_s)
         if generations:
             for child in session.children.values():
@@ -161,9 +165,18 @@ class Outlook:
         known = self.cost.restore_s(self._nbytes(tokens))
         return _UNKNOWN_MOVE * self.prefill_s(tokens) if known is None else known
 
+    def computed_s(self, tokens: int, context_tokens: int = 0) -> float:
+        """Return what all pay for computing *tokens* once more.
+
+        The link has time to spare where the accelerator has not: who comes while it
+        computes waits for it as well, and *t* seconds meet ``turns_per_s * t`` turns.
+        """
+        seconds = self.prefill_s(tokens, context_tokens)
+        return seconds * (1 + self.pace.turns_per_s * seconds)
+
     def back_s(self, tokens: int) -> float:
         """Return the seconds to have parked *tokens* back, whichever way is shorter."""
-        return min(self.restore_s(tokens), self.prefill_s(tokens))
+        return min(self.restore_s(tokens), self.computed_s(tokens))
 
     def parked_s(self, session: Session) -> float:
         """Return what parking its state costs: a copy of what is dirty, a way back."""
@@ -172,7 +185,7 @@ class Outlook:
     def dropped_s(self, session: Session) -> float:
         """Return what dropping its state costs; an older copy of it helps."""
         copied_tokens = session.copied_tokens
-        anew_s = self.prefill_s(session.dirty_tokens, copied_tokens)
+        anew_s = self.computed_s(session.dirty_tokens, copied_tokens)
         return self.back_s(copied_tokens) + anew_s
 
     def moved_s(self, session: Session) -> float:
@@ -195,7 +208,7 @@ class Outlook:
                     status=event.status,
                 )
             case TurnSubmitted() | ToolStarted():
-                self._end_user_wait(session, event)
+                self._end_idling(session, event)
             case PrefillAdvanced() | PrefillDone():
                 self._learn_prefill(session, event)
             case DecodeStarted():
@@ -211,12 +224,12 @@ class Outlook:
             case _:
                 pass
 
-    def _end_user_wait(self, session: Session, event: Event) -> None:
+    def _end_idling(self, session: Session, event: Event) -> None:
         if session.phase is Phase.IDLE and session.attained_s:
             self.latency.observe(
-                tool=USER,
+                tool=_idling(session),
                 tool_class=USER,
-                seconds=event.at_s - session.waits_since_s,
+                seconds=event.at_s - session.idle_since_s,
                 status="ok",
             )
 
@@ -250,6 +263,11 @@ class Outlook:
 
     def _nbytes(self, tokens: int) -> int:
         return round(tokens * self._bytes_per_token)
+
+
+def _idling(session: Session) -> str:
+    """Return under which name its idling is learned: with a tool done, or without."""
+    return OVERHEAD if session.idle_after_tool else USER
 
 
 class _Stay:

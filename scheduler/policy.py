@@ -91,11 +91,6 @@ class View(Protocol):
         ...
 
     @property
-    def turns_per_s(self) -> float:
-        """How many turns get in per second."""
-        ...
-
-    @property
     def retry_s(self) -> float:
         """How long an answer of "nobody" holds, unless something happens."""
         ...

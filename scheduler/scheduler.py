@@ -18,7 +18,6 @@ Invariants, proved by tests over random histories and over all reachable states:
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .admission import Admission
@@ -58,6 +57,7 @@ from .outlook import Outlook
 from .plan import Draft, Plan
 from .policy import Policy
 from .session import Phase, Session
+from .sight import Sight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,48 +96,6 @@ class SchedulerSettings:
 _NOTHING = Plan()
 
 
-class _View:
-    """What a policy may look at."""
-
-    def __init__(self, books: Books, outlook: Outlook, history: History) -> None:
-        self._books = books
-        self.outlook = outlook
-        self.history = history
-        self.link: Link
-
-    @property
-    def waiting(self) -> Iterable[Session]:
-        return self._books.waits.longest_first
-
-    def foremost(self, most: int, *, dirty: bool = False) -> Iterable[Session]:
-        books = self._books
-        return (books.dirty_waits if dirty else books.waits).foremost(most)
-
-    @property
-    def kv_tokens(self) -> int:
-        return self._books.capacity.kv_tokens
-
-    @property
-    def free_tokens(self) -> int:
-        return self._books.ledger.free_tokens
-
-    @property
-    def growth_tokens(self) -> int:
-        return self._books.growth_tokens
-
-    @property
-    def turns_per_s(self) -> float:
-        return self._books.pace.turns_per_s
-
-    @property
-    def retry_s(self) -> float:
-        return self._books.pace.retry_s
-
-    @property
-    def backlog_s(self) -> float:
-        return self.link.backlog_s
-
-
 class Scheduler:
     """Decides for one accelerator. Feed it events, carry out its plans."""
 
@@ -162,7 +120,7 @@ class Scheduler:
             bytes_per_token=capacity.bytes_per_token,
         )
         self._history = History()
-        view = _View(self._books, self._outlook, self._history)
+        view = Sight(self._books, self._outlook, self._history)
         self._link = view.link = Link(self._books, policy, view, settings.max_moves)
         self._departures = Departures(self._books, policy, view, self._link)
         self._foresight = Foresight(self._books, view, self._link, policy.traits.ahead)

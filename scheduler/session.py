@@ -140,6 +140,8 @@ class Session:
     open_calls: dict[CallId, OpenCall] = field(default_factory=dict[CallId, OpenCall])
     waits: int = 0
     waits_since_s: float = 0.0
+    idle_since_s: float = 0.0
+    idle_after_tool: bool = False
     blocking: bool = True
     children: "dict[SessionId, Session]" = field(
         default_factory=dict[SessionId, "Session"]
@@ -282,10 +284,10 @@ class Session:
                 self._end_unit(event)
                 self.held_tokens = self.kv_tokens = event.kv_tokens
                 self.turn = None
-                self.waits_since_s = event.at_s
+                self._begin_idling(event.at_s, after_tool=False)
             case TurnAborted() | TurnRejected():
                 self._abort()
-                self.waits_since_s = event.at_s
+                self._begin_idling(event.at_s, after_tool=False)
             case ToolStarted():
                 self.open_calls[event.call] = OpenCall(
                     event.tool, event.tool_class, event.at_s, event.expected_s
@@ -320,6 +322,12 @@ class Session:
         if self.turn is None:
             raise IllegalMove(f"session {self.id!r} has no turn in progress")
         return self.turn
+
+    def _begin_idling(self, at_s: float, *, after_tool: bool) -> None:
+        """Nothing is known to go on: the agent thinks, or the user does."""
+        if not after_tool:
+            self.waits_since_s = at_s
+        self.idle_since_s, self.idle_after_tool = at_s, after_tool
 
     def _begin_unit(self, event: Event) -> None:
         turn = self._turn()
@@ -384,6 +392,8 @@ class Session:
                 f"tool call {event.call!r} of session {self.id!r} ended "
                 "without having started"
             )
+        if not self.open_calls:
+            self._begin_idling(event.at_s, after_tool=True)
         if not self.open_calls and not self.departure_forced:
             self.departure = None  # it is about to be needed
 

@@ -2,16 +2,16 @@
 
 Three controls, after the measured study in which they mattered:
 
-* *Who is active.* A session that is not active gets in if its state and the growth of
-  those that are resident fit, or if those who would have to leave lose nothing by it.
-  With a fast link that is nearly everybody who waits, so memory is oversubscribed; with
-  a slow one hardly anybody, so what fits is let in. No number is set.
+* *Who is active.* A session whose state is not resident gets in if it fits beside the
+  others and their growth, or if those who would have to leave lose nothing by it. With
+  a fast link that is nearly everybody who waits, so memory is oversubscribed; with a
+  slow one hardly anybody, so what fits is let in. No number is set. Who has left comes
+  back by the same gate, in the order of arrival with those who are new.
 * *Who leaves.* A waiting session loses nothing if it is expected to wait longer than
   moving it takes now: the copy of what is dirty, the way back (restore or re-prefill,
-  whichever is shorter) and the line of the link. In order of remaining wait ÷ cost.
+  whichever costs all less) and the line of the link. In order of remaining wait ÷ cost.
 * *When state is copied.* While the link has nothing to do and memory is getting short,
-  in the same order, if the wait is expected to outlast the copy: then memory is free
-  the moment it is wanted.
+  in the same order: then memory is free the moment it is wanted.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,6 +24,9 @@ from .keep import Keep
 # Copying behind begins when so much of the memory is reserved.
 _SHORT_OF_MEMORY = 0.7
 
+# What follows an answer or a tool mostly follows at once.
+_GRACE_S = 0.05
+
 # Of each kind of wait, so many that have lasted longest are priced.
 _LOOKED_AT = 4
 
@@ -32,12 +35,12 @@ class _Priced(NamedTuple):
     """A waiting session, and what it is worth to send it away."""
 
     remaining_s: float
-    price_s: float
+    cost_s: float
     session: Session
 
     @property
     def ratio(self) -> float:
-        return self.remaining_s / max(self.price_s, 1e-9)
+        return self.remaining_s / max(self.cost_s, 1e-9)
 
 
 class Auto(Keep):
@@ -55,17 +58,22 @@ class Auto(Keep):
         return None
 
     def victims(self, view: View, now_s: float, *, forced: bool) -> Iterator[Victim]:
-        """Yield those who lose nothing; where it is forced, then the others."""
+        """Yield those who lose nothing; where it is forced, then the others.
+
+        Whoever goes comes back by the gate, behind those who came before.
+        """
         backlog_s = view.backlog_s
-        reluctant: list[_Priced] = []
+        reluctant: list[Session] = []
         for priced in _by_price(view.foremost(_LOOKED_AT), view, now_s):
-            if priced.remaining_s > priced.price_s + backlog_s:
-                yield Victim(priced.session, None)
+            session = priced.session
+            thinks = not session.open_calls and now_s - session.idle_since_s < _GRACE_S
+            if not thinks and priced.remaining_s > priced.cost_s + backlog_s:
+                yield Victim(session, None, demoted=True)
             else:
-                reluctant.append(priced)
+                reluctant.append(session)
         if forced:
-            for priced in reluctant:
-                yield Victim(priced.session, None, demoted=True)
+            for session in reluctant:
+                yield Victim(session, None, demoted=True)
 
     def admits(
         self, session: Session, lack_tokens: int, view: View, now_s: float
@@ -78,42 +86,21 @@ class Auto(Keep):
         return lack_tokens <= 0
 
     def copy_behind(self, view: View, now_s: float) -> Session | None:
-        """Copy who would leave first, if its wait outlasts the copy."""
+        """Copy who would leave first."""
         if view.free_tokens > (1 - _SHORT_OF_MEMORY) * view.kv_tokens:
             return None
-        outlook = view.outlook
         for priced in _by_price(view.foremost(2, dirty=True), view, now_s):
-            session = priced.session
-            save_s = outlook.save_s(session.dirty_tokens)
-            if (
-                session.residency is Residency.RESIDENT
-                and priced.remaining_s > save_s + outlook.restore_s(session.held_tokens)
-            ):
-                return session
+            if priced.session.residency is Residency.RESIDENT:
+                return priced.session
         return None
 
 
 def _by_price(sessions: Iterable[Session], view: View, now_s: float) -> list[_Priced]:
-    outlook, turns_per_s = view.outlook, view.turns_per_s
+    outlook = view.outlook
     priced = [
-        _Priced(
-            outlook.remaining_s(session, now_s),
-            _price_s(outlook.moved_s(session), turns_per_s),
-            session,
-        )
+        _Priced(outlook.remaining_s(session, now_s), outlook.moved_s(session), session)
         for session in sessions
         if session.departure is None
     ]
     priced.sort(key=lambda each: -each.ratio)
     return priced
-
-
-def _price_s(moved_s: float, turns_per_s: float) -> float:
-    """Return what all pay for a move that takes *moved_s*.
-
-    Its own turn waits for it, and so does the memory that it holds meanwhile; and so do
-    the turns that come while it lasts, for as long at most. In the study sessions, with
-    moves of four seconds, a price of one fifth of this computed four times as much
-    again and took a fifth longer.
-    """
-    return moved_s * (2 + turns_per_s * moved_s)
