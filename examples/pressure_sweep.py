@@ -44,7 +44,7 @@ from kvalet.scheduler import InvalidSetting
 RECORDINGS = Path(__file__).parents[2] / "shared" / "traces"
 ACCELERATORS = ("smollm2-cpu", "h100-pcie", "h100-10gbe")
 QUICK_PRESSURES = (0.5, 2.0)
-SEEDS, QUICK_SEEDS = 5, 3
+SEEDS, QUICK_SEEDS = 4, 3
 
 
 def main() -> int:
@@ -76,7 +76,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--workload", nargs="+", help="generated, claude, weka, or paths of traces")
     add("--accelerators", nargs="+", help="names; A>B becomes B half-way")
     add("--pressures", nargs="+", type=float, help="working set ÷ capacity")
-    add("--policies", nargs="+", help="by default all that there are")
+    add("--policies", nargs="+", help="by default all, with their tier")
     add("--seeds", type=int, help=f"orders of the sessions ({SEEDS})")
     add("--share", choices=[*SHARES, "all"], help="all, or tuned alone with --quick")
     add("--sessions", type=int, help="at most so many of each workload")

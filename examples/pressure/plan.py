@@ -4,6 +4,7 @@ A policy with memory without end does the same at every pressure, so it has a po
 its own, of pressure 0, and runs once for each load and order.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,9 +45,14 @@ class Wish:
 
 
 def every_policy() -> list[str]:
-    """Return all policies that can be named."""
+    """Return all policies that can be named, each with the tier that ``auto`` has.
+
+    A rule that was published for an engine without one may be given it by ``:tier``;
+    without, it would be judged for what it lacks. Other flags are left out.
+    """
     names = [_HOLD.get(name, name) for name in POLICY_NAMES]
-    return [name for name in names if ":" not in name or name in _HOLD.values()]
+    tiered = [name.replace("[:tier]", ":tier") for name in names]
+    return [re.sub(r"\[[^]]*\]", "", name) for name in tiered]
 
 
 def find_points(wish: Wish, say: Callable[[str], None]) -> list[Point]:

@@ -28,12 +28,12 @@ from .verdict import (
 Outcomes = Mapping[int, Outcome]
 
 _HEAD = (
-    f"{'pressure':>8}  {'policy':<13} {'job s':>15} {'auto ÷ it':>18} {'delay s':>9}"
+    f"{'pressure':>8}  {'policy':<17} {'job s':>15} {'auto ÷ it':>18} {'delay s':>9}"
     f" {'ttft p50':>9} {'p90':>8} {'p99':>14} {'max':>8} {'re-pref.':>9}"
     f" {'moved':>7} {'progress p50':>12} {'p10':>5} {'forced':>6} {'busy':>5}"
 )
 _STUDY_HEAD = (
-    f"{'policy':<13} {'job s, its order':>16} {'all orders':>15} {'all jobs':>9}"
+    f"{'policy':<17} {'job s, its order':>16} {'all orders':>15} {'all jobs':>9}"
     f" {'ttft p50':>9} {'p99':>8} {'max':>8} {'re ÷ new':>8} {'moved ÷ new':>11}"
 )
 
@@ -66,7 +66,7 @@ def _row(point: Point, policy: str, outcomes: Outcomes, judged: Outcomes) -> str
         return statistics.fmean(figure(outcome) for outcome in outcomes.values())
 
     return (
-        f"{point.pressure:>8.3g}  {policy:<13} {_pm(outcomes, job_s):>15}"
+        f"{point.pressure:>8.3g}  {policy:<17} {_pm(outcomes, job_s):>15}"
         f" {_paired(judged, outcomes):>18} {mean(lambda o: o.delay_s):>9.1f}"
         f" {mean(lambda o: o.report.ttft_s.p50 or 0.0):>9.2f}"
         f" {mean(lambda o: o.report.ttft_s.p90 or 0.0):>8.1f}"
@@ -143,7 +143,7 @@ def _print_verdict(
 
 
 def _cell(claim: Claim) -> str:
-    return f"{claim.ratio:.3f} {claim.rival} {claim.outcome}"
+    return f"{claim.ratio:.3f} {claim.rival} {claim.state}"
 
 
 def _sums(claims: Sequence[Claim]) -> Iterator[str]:
@@ -187,7 +187,7 @@ def _study_row(policy: str, outcomes: Outcomes) -> str:
     note = "" if is_realisable(policy) else "  (no real policy)"
     every: Callable[[Outcome], float] = study_job_s
     return (
-        f"{policy:<13} {study_job_s(first):>16.1f} {_pm(outcomes, every):>15}"
+        f"{policy:<17} {study_job_s(first):>16.1f} {_pm(outcomes, every):>15}"
         f" {job_s(first):>9.1f} {ttft.p50 or 0.0:>9.2f} {ttft.p99 or 0.0:>8.1f}"
         f" {ttft.max or 0.0:>8.1f} {first.reprefilled_tokens / first.new_tokens:>8.2f}"
         f" {first.moved_tokens / first.new_tokens:>11.2f}{note}"
