@@ -134,7 +134,7 @@ def _simulate(trace: Trace, options: EngineOptions, slots: int) -> Engine:
         kv_tokens=everybody * context_tokens,
         context_tokens=context_tokens,
     )
-    return Engine(backend=backend, endless=endless, trace=fitted, vocabulary=(0,))
+    return Engine(backend=backend, endless=endless, trace=fitted, vocabulary=(1,))
 
 
 def _fit(

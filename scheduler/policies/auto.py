@@ -5,8 +5,8 @@ Three controls, after the measured study in which they mattered:
 * *Who is active.* A session whose state is not resident gets in if it fits beside the
   others and their growth, or if those who would have to leave lose nothing by it. With
   a fast link that is nearly everybody who waits, so memory is oversubscribed; with a
-  slow one hardly anybody, so what fits is let in. No number is set. Who has left comes
-  back by the same gate, in the order of arrival with those who are new.
+  slow one hardly anybody, so what fits is let in. No number is set. Who has left and
+  is dear to bring back comes back by the same gate, in line with those who are new.
 * *Who leaves.* A waiting session loses nothing if it is expected to wait longer than
   moving it takes now: the copy of what is dirty, the way back (restore or re-prefill,
   whichever costs all less) and the line of the link. In order of remaining wait ÷ cost.
@@ -60,15 +60,18 @@ class Auto(Keep):
     def victims(self, view: View, now_s: float, *, forced: bool) -> Iterator[Victim]:
         """Yield those who lose nothing; where it is forced, then the others.
 
-        Whoever goes comes back by the gate, behind those who came before.
+        Who is dear to bring back comes back by the gate, behind those who came before:
+        or each return would cost the others more than a turn.
         """
         backlog_s = view.backlog_s
+        turns_per_s = view.outlook.pace.turns_per_s
         reluctant: list[Session] = []
         for priced in _by_price(view.foremost(_LOOKED_AT), view, now_s):
             session = priced.session
             thinks = not session.open_calls and now_s - session.idle_since_s < _GRACE_S
             if not thinks and priced.remaining_s > priced.cost_s + backlog_s:
-                yield Victim(session, None, demoted=True)
+                dear = priced.cost_s * turns_per_s > 1
+                yield Victim(session, None, demoted=dear)
             else:
                 reluctant.append(session)
         if forced:
