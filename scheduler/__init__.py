@@ -46,7 +46,8 @@ from .policies import POLICY_NAMES, Auto, Drop, Keep, Park, parse_policy
 from .policy import Policy, Retention, Traits, Victim, View
 from .queue import AdmissionQueue, Claim, Head, Rank
 from .scheduler import Scheduler, SchedulerSettings
-from .session import Departure, Phase, Residency, Session, Turn
+from .session import Departure, Phase, Residency, Session
+from .turn import Turn
 
 __all__ = [
     "POLICY_NAMES",

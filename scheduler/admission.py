@@ -17,12 +17,17 @@ from .plan import Draft
 from .policy import Policy, Victim, View
 from .queue import Claim, Head, Rank
 from .room import Lack, choose_victims
-from .session import Residency, Session, Turn
+from .session import Residency, Session
+from .turn import Turn
 
 # So many turns are let in beyond those that prefill; more would fix the order of turns
 # too early, and hold memory that is not used yet.
 _LOOKAHEAD = 2
 _FOLLOWERS = 8
+
+# The first level of attained service ends at a minute, each next one lasts four times
+# as long.
+_LEVEL_S, _LEVEL_RATIO = 60.0, 4.0
 
 _PATIENCE_S = 10.0
 
@@ -100,6 +105,8 @@ class Admission:
                 tenant=session.tenant,
                 priority=session.priority,
                 due_s=self._due_s(session, turn),
+                attained_s=_attained_level_s(session),
+                tokens=turn.tokens,
             )
         )
 
@@ -327,6 +334,18 @@ class Admission:
             holder = self._books.sessions[session_id]
             if holder is not head and _may_go(holder):
                 yield Victim(holder, self._policy.traits.departure)
+
+
+def _attained_level_s(session: Session) -> float:
+    """Return what the session has had so far, in coarse levels.
+
+    Sessions of one level go in the order of arrival. To order them by every second
+    would let each new one overtake all others, until their age bound.
+    """
+    if session.slot is not None:  # it needs its growth only
+        return 0.0
+    level = int(math.log(1 + session.attained_s / _LEVEL_S, _LEVEL_RATIO))
+    return _LEVEL_S * (_LEVEL_RATIO**level - 1)
 
 
 def _may_go(session: Session) -> bool:

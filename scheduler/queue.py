@@ -54,7 +54,7 @@ class Claim:
 
     A higher ``priority`` goes first. From ``due_s`` on (on the scheduler's clock) the
     turn is urgent, however young. ``attained_s`` is what its session has had so far, in
-    accelerator seconds.
+    accelerator seconds; ``tokens`` is what the turn may come to hold.
     """
 
     session: SessionId
@@ -64,6 +64,7 @@ class Claim:
     priority: int = 0
     due_s: float | None = None
     attained_s: float = 0.0
+    tokens: int = 0
 
     def __post_init__(self) -> None:
         # Anything that compares with nothing (NaN) would put the heaps out of order.
@@ -121,6 +122,7 @@ class AdmissionQueue:
         self._by_age: KeyedHeap[_Entry] = KeyedHeap()
         self._by_due: KeyedHeap[_Entry] = KeyedHeap()
         self._counts = dict.fromkeys(Rank, 0)
+        self._tokens = 0
         self._number = 0
 
     def __len__(self) -> int:
@@ -153,6 +155,7 @@ class AdmissionQueue:
             due_s = max(claim.due_s, claim.submitted_s)
             self._by_due.put(entry, (due_s, entry.number))
         self._service.enter(claim.tenant)
+        self._tokens += claim.tokens
         self._join(entry)
 
     def rerank(self, session: SessionId, rank: Rank) -> None:
@@ -171,6 +174,7 @@ class AdmissionQueue:
         self._by_due.discard(entry)
         self._quit(entry)
         self._service.leave(entry.claim.tenant)
+        self._tokens -= entry.claim.tokens
 
     def head(self, now_s: float) -> Head | None:
         """Return who is next, or None."""
@@ -210,6 +214,11 @@ class AdmissionQueue:
     def count(self, rank: Rank) -> int:
         """Return how many turns of *rank* wait."""
         return self._counts[rank]
+
+    @property
+    def tokens(self) -> int:
+        """What the waiting turns may come to hold together."""
+        return self._tokens
 
     def oldest_submitted_s(self) -> float | None:
         """Return when the oldest of the waiting turns was submitted, or None."""

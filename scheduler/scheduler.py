@@ -154,6 +154,15 @@ class Scheduler:
         return len(self._books.queue)
 
     @property
+    def held_demand_tokens(self) -> int:
+        """KV tokens that the turns in the queue ask for.
+
+        While it stays above zero, another accelerator would have work at once: the
+        signal to scale by.
+        """
+        return self._books.queue.tokens
+
+    @property
     def reserved_tokens(self) -> int:
         """KV tokens that are reserved now."""
         return self._books.ledger.reserved_tokens

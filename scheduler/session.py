@@ -34,7 +34,6 @@ of its own it can be PARKED in the other's copy (``source``), which is lent to i
 
 from dataclasses import dataclass, field
 from enum import Enum, unique
-from typing import NamedTuple
 
 from .errors import IllegalMove
 from .events import (
@@ -73,6 +72,7 @@ from .moves import (
 )
 from .moves import Phase as Phase  # they are the session's own words
 from .moves import Residency as Residency
+from .turn import OpenCall, Turn
 
 
 @unique
@@ -81,37 +81,6 @@ class Departure(Enum):
 
     PARK = "park"  # copy what is dirty, then release
     DROP = "drop"  # release; an older copy, if any, is what remains
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Turn:
-    """One model call on its way through the accelerator."""
-
-    submitted_s: float
-    prompt_tokens: int
-    prefix_tokens: int
-    max_output_tokens: int
-    deadline_s: float | None = None
-    admitted: bool = False
-    recomputed: bool = False
-    advanced: bool = False
-    until_tokens: int | None = None
-    running: bool = False
-    unit_began_s: float = 0.0
-
-    @property
-    def tokens(self) -> int:
-        """The most KV tokens that the turn can come to hold."""
-        return self.prompt_tokens + self.max_output_tokens
-
-
-class OpenCall(NamedTuple):
-    """A tool call in progress."""
-
-    tool: str
-    tool_class: str
-    began_s: float
-    expected_s: float | None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
