@@ -44,7 +44,7 @@ class Runtime:
 
     ``policy`` is a name (``auto``, ``keep``, ``park``, ``hold:SECONDS``, ...) or a
     policy. ``costs`` is a file of measured costs: what this runtime learns goes on from
-    there, and is written back at the end.
+    there, and is written back at the end. A cost model is used and not written.
     Observers hear every event, in order, in the runtime's own task; they must be quick.
     """
 
@@ -55,15 +55,15 @@ class Runtime:
         store: StateStore | None = None,
         policy: str | Policy = "auto",
         settings: SchedulerSettings | None = None,
-        costs: Path | str | None = None,
+        costs: Path | str | CostModel | None = None,
         observers: Iterable[Observer] = (),
     ) -> None:
         self._backend = backend
         self._store = MemoryStore(None) if store is None else store
         self._policy = parse_policy(policy) if isinstance(policy, str) else policy
         self._settings = settings or SchedulerSettings()
-        self._costs_path = None if costs is None else Path(costs)
-        self._costs = CostModel()
+        self._costs_path = Path(costs) if isinstance(costs, Path | str) else None
+        self._costs = costs if isinstance(costs, CostModel) else CostModel()
         if self._costs_path is not None and self._costs_path.exists():
             identity = backend.capabilities.identity
             self._costs = load_costs(self._costs_path, backend=identity)

@@ -26,13 +26,37 @@ def test_replay_example() -> None:
         assert word in printed
 
 
-def run(name: str) -> str:
-    ended = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)],
+def test_scheduler_cost() -> None:
+    """It prints microseconds per event and bytes per session."""
+    printed = run("scheduler_cost.py", "--sessions", "20,50", "--rounds", "1")
+    assert "µs per event" in printed and "bytes per session" in printed
+
+
+def test_scheduler_cost_refuses_nonsense() -> None:
+    """A wrong policy or number is one sentence and status 2."""
+    for arguments in (("--policy", "lru"), ("--sessions", "0"), ("--sessions", "x")):
+        ended = start("scheduler_cost.py", *arguments)
+        assert ended.returncode == 2
+        assert "Traceback" not in ended.stderr
+
+
+def test_latency_calibration() -> None:
+    """Both halves of the bundled trace are scored against the simpler models."""
+    printed = run("latency_calibration.py")
+    assert "lognormal" in printed and "mean" in printed
+
+
+def run(name: str, *arguments: str) -> str:
+    ended = start(name, *arguments)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def start(name: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments],
         check=False,
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout

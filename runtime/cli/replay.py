@@ -106,6 +106,10 @@ def replay(
         str,
         typer.Option(help="Where state is parked: memory, or memory:SIZE (512MiB)."),
     ] = "memory",
+    costs: Annotated[
+        Path | None,
+        typer.Option(help="Measured costs to start from, as calibrate writes them."),
+    ] = None,
     max_prefills: Annotated[
         int, typer.Option(help="Prefills in progress at once.")
     ] = 1,
@@ -143,6 +147,7 @@ def replay(
         seed=seed,
         concurrency=_at_least_one("--concurrency", concurrency),
         store_bytes=parse_store(store),
+        costs=costs,
         scheduler=SchedulerSettings(max_prefills=max_prefills, target_itl_s=target_itl),
         observer=_observer(log),
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from ...backends import (
     ACCELERATOR_NAMES,
     Backend,
+    BackendError,
     SimulatedBackend,
     accelerator,
 )
@@ -109,7 +110,10 @@ def _simulate(trace: Trace, options: EngineOptions, slots: int) -> Engine:
     if options.model is not None:
         raise WrongInput("--model goes with --backend llama")
     name = options.accelerator or ACCELERATOR_NAMES[0]
-    constants = accelerator(name)
+    try:
+        constants = accelerator(name)
+    except BackendError as error:
+        raise WrongInput(str(error)) from None
     fitted = _scaled(trace, options)
     needed = fitted.longest_context_tokens
     context_tokens = options.context_tokens or needed

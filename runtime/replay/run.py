@@ -7,12 +7,14 @@ far as it got, and the report says that it is partial.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 
 import anyio
 
 from ...backends.llama import FetchProgress
-from ...scheduler import Policy, SchedulerSettings
+from ...scheduler import CostModel, Policy, SchedulerSettings
 from ...state_store import MemoryStore
+from ..costs import load_costs
 from ..dispatch import Observer
 from ..errors import WrongInput
 from ..runtime import Runtime
@@ -51,6 +53,7 @@ class RunOptions:
     seed: int = 0
     concurrency: int | None = None
     store_bytes: int | None = None
+    costs: Path | None = None
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     observer: Callable[[str], Observer] | None = None
 
@@ -107,6 +110,13 @@ class Replay:
                 await self._run_policy(engine, policy)
         self._complete = True
 
+    def _costs(self, engine: Engine) -> CostModel | None:
+        """Return the measured costs to start from, read anew for each policy."""
+        path = self._options.costs
+        if path is None:
+            return None
+        return load_costs(path, backend=engine.backend.capabilities.identity)
+
     async def _run_policy(self, engine: Engine, policy: Policy) -> None:
         options, progress = self._options, self._progress
         backend = engine.endless if policy.traits.unlimited else engine.backend
@@ -115,6 +125,7 @@ class Replay:
                 f"policy {policy.name!r} needs memory without end, which only "
                 "--backend simulated has"
             )
+        costs = self._costs(engine)
         measure = Measure()
         observers: list[Observer] = [measure]
         if options.observer is not None:
@@ -133,6 +144,7 @@ class Replay:
                 store=MemoryStore(options.store_bytes),
                 policy=policy,
                 settings=options.scheduler,
+                costs=costs,
                 observers=observers,
             ) as runtime:
                 await replay_trace(
