@@ -2,7 +2,7 @@
 
 Admission is a transaction: slot and KV tokens for all that the turn may come to are
 reserved at once, or nothing is. Where the head does not fit, others make room for it;
-nobody overtakes it meanwhile.
+meanwhile somebody who fits as it is may go before it, but not for long.
 """
 
 import math
@@ -29,6 +29,7 @@ _FOLLOWERS = 8
 # as long.
 _LEVEL_S, _LEVEL_RATIO = 60.0, 4.0
 
+# So long a head lets others pass that fit; then what comes free is kept for it.
 _PATIENCE_S = 10.0
 
 
@@ -183,8 +184,7 @@ class Admission:
     def _fill_in(self, blocked: Session, draft: Draft, now_s: float) -> bool:
         """Let somebody in who fits as it is while *blocked* waits for its room.
 
-        Otherwise memory lies idle before a large context. Whoever is blocked has the
-        patience for it only for a while: then what comes free is kept for it.
+        Otherwise memory lies idle before a large context.
         """
         assert blocked.turn is not None
         if now_s - blocked.turn.submitted_s > _PATIENCE_S:

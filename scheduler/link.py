@@ -9,11 +9,11 @@ stays copied, and whoever comes meanwhile waits for a slice at most.
 """
 
 import math
-from collections import deque
+from collections import OrderedDict, deque
 from itertools import islice
 
 from .books import Books
-from .events import CopyStarted, RestoreStarted
+from .events import CopyStarted, RestoreStarted, SessionId
 from .plan import Draft
 from .policy import Policy, View
 from .session import Departure, Residency, Session
@@ -34,7 +34,7 @@ class Link:
         self._outlook = view.outlook
         self._max_moves = max_moves
         self._restores: deque[Session] = deque()
-        self._copies: deque[Session] = deque()
+        self._copies: OrderedDict[SessionId, Session] = OrderedDict()
         self._nobody_until_s = -math.inf  # whose state is worth copying behind
 
     @property
@@ -62,7 +62,7 @@ class Link:
         restores = sum(outlook.restore_s(s.copied_tokens) for s in self._restores)
         copies = sum(
             outlook.save_s(session.dirty_tokens)
-            for session in islice(self._copies, _COUNTED)
+            for session in islice(self._copies.values(), _COUNTED)
         )
         scale = max(1.0, len(self._copies) / _COUNTED)
         return moving / 2 + restores + copies * scale
@@ -70,7 +70,7 @@ class Link:
     def leaving(self) -> list[Session]:
         """Return those whose memory comes free by copies that are wanted or running."""
         moving = [s for s in self._books.moving.values() if s.departure is not None]
-        return moving + [s for s in self._copies if _must_copy(s)]
+        return moving + [s for s in self._copies.values() if _must_copy(s)]
 
     def want_restore(self, session: Session) -> None:
         """Bring the state of an admitted turn back as soon as possible."""
@@ -78,7 +78,7 @@ class Link:
 
     def want_copy(self, session: Session) -> None:
         """Copy the state of a session that has to leave."""
-        self._copies.append(session)
+        self._copies[session.id] = session
 
     def pump(self, draft: Draft, now_s: float) -> None:
         """Start as many transfers as may run at once."""
@@ -87,7 +87,7 @@ class Link:
             if self._restores:
                 self._restore(self._restores.popleft(), draft, now_s)
             elif self._copies:
-                leaving = self._copies.popleft()
+                _, leaving = self._copies.popitem(last=False)
                 if _must_copy(leaving):
                     self._copy(leaving, draft, now_s)
             else:
