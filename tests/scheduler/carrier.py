@@ -270,9 +270,9 @@ class Carrier:
         )
 
     def _moved(self, work: CopyStarted | RestoreStarted) -> Copied | Restored:
-        copies = isinstance(work, CopyStarted)
-        moved_tokens = work.kv_tokens - (work.first_token if copies else 0)
-        kind = Copied if copies else Restored
+        first_token = work.first_token if isinstance(work, CopyStarted) else 0
+        moved_tokens = work.kv_tokens - first_token
+        kind = Copied if isinstance(work, CopyStarted) else Restored
         return kind(
             at_s=self.now_s,
             session=work.session,
