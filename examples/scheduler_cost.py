@@ -203,7 +203,7 @@ def bytes_per_session(sessions: int, policy: str) -> float:
 
 def main() -> int:
     """Measure each number of sessions in turn."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="What deciding costs.")
     parser.add_argument("--sessions", default="100,1000,10000,100000")
     parser.add_argument("--policy", default="auto")
     parser.add_argument("--rounds", type=int, default=5)
