@@ -22,7 +22,7 @@ from ..session import Residency, Session
 from .keep import Keep
 
 # Copying behind begins when so much of the memory is reserved.
-_SHORT_OF_MEMORY = 0.7
+_SHORT_OF_MEMORY = 0.8
 
 # What follows an answer or a tool mostly follows at once.
 _GRACE_S = 0.05
