@@ -37,6 +37,16 @@ from kvalet.scheduler import (
     TurnSubmitted,
 )
 
+ANSWERS = (
+    Copied,
+    CopyFailed,
+    DecodeDone,
+    PrefillAdvanced,
+    PrefillDone,
+    Restored,
+    RestoreFailed,
+    TurnAborted,
+)
 Work = PrefillStarted | DecodeStarted | CopyStarted | RestoreStarted
 
 
@@ -84,7 +94,13 @@ class Carrier:
         other = replace(self, policy=policy, now_s=0.0, on_plan=None)
         for now_s, event in self.heard:
             other.now_s = now_s
-            other.wait(0) if event is None else other.apply(event)
+            if event is None:
+                other.wait(0)
+                continue
+            for slot, work in list(other.busy.items()):
+                if work.session == event.session and isinstance(event, ANSWERS):
+                    del other.busy[slot]
+            other.apply(event)
         return other
 
     # ---- what agents do --------------------------------------------------------------

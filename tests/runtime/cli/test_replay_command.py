@@ -157,7 +157,10 @@ def test_a_missing_trace(tmp_path: Path) -> None:
 
 
 BAD_OPTIONS: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
-    "policy": (("--policy", "drop,thrift"), ("'thrift'", "drop, hold:SECONDS, infercept, keep")),
+    "policy": (
+        ("--policy", "drop,thrift"),
+        ("'thrift'", "drop, hold:SECONDS, infercept, keep"),
+    ),
     "policy's time": (("--policy", "hold:soon"), ("'hold:soon'", "hold:2")),
     "policy's parameter": (("--policy", "park:3"), ("'park' takes no parameter",)),
     "no policy": (("--policy", ","), ("names no policy",)),
