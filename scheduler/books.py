@@ -133,7 +133,10 @@ def rank(session: Session) -> Rank:
     """Return what admitting the session's turn would cost."""
     if session.slot is not None:
         return Rank.RESIDENT
-    return Rank.RETURNING if session.active else Rank.NEW
+    # Whose state is lost has no more claim than who is new: an engine by itself would
+    # take both in the order of arrival.
+    parked = session.active and session.copied_tokens > 0
+    return Rank.RETURNING if parked else Rank.NEW
 
 
 def needed_tokens(session: Session) -> int:
