@@ -74,13 +74,10 @@ def test_a_slow_tool_is_not_pinned_as_released() -> None:
 
 def test_the_latest_arrived_is_unpinned_first() -> None:
     """Where nothing else goes on, the later session gives way to one that returns."""
-    carrier = carrier_of("continuum")
-    into_a_tool(carrier, "a")
-    carrier.wait(3)
-    into_a_tool(carrier, "b")
-    carrier.wait(1)
-    into_a_tool(carrier, "c")  # "a" is evicted for it
-    assert resident(carrier, "abc") == "bc"
+    carrier = carrier_of("continuum", slots=3, kv_tokens=80)
+    for name in "abc":
+        into_a_tool(carrier, name)
+    assert resident(carrier, "abc") == "abc"
     carrier.end_tool("a")
-    carrier.submit("a")
-    assert resident(carrier, "abc") == "b"
+    carrier.submit("a", prompt=40, prefix=24)  # it has grown, and nothing is free
+    assert resident(carrier, "abc") == "ab"
