@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvalet.runtime.clock import run_in_virtual_time
 from kvalet.runtime.replay import Measure, ReplaySettings, RunReport, replay_trace
 from kvalet.runtime.runtime import Runtime
-from kvalet.runtime.traces import Trace
+from kvalet.runtime.traces import Step, Trace, TraceSession
 from kvalet.scheduler import (
     Copied,
     Event,
@@ -124,9 +124,10 @@ def replay(trace: Trace, policy: str, kv_tokens: int) -> tuple[RunReport, list[E
 def crowd(seed: int) -> Trace:
     """Sixteen agents of some turns each, with tools from short to long."""
     draw = random.Random(seed)
-    sessions = []
+    sessions: list[TraceSession] = []
     for number in range(16):
-        name, context, steps = f"s{number}", 0, []
+        name, context = f"s{number}", 0
+        steps: list[Step] = []
         for turn in range(draw.randint(4, 9)):
             new = draw.randint(20, 90)
             call = tool(f"{name}/{turn}", round(1000 * draw.lognormvariate(0.5, 1.5)))
