@@ -10,7 +10,7 @@ it is never shorter than half a minute, nor longer than an hour.
 _RECENT = 0.05  # weight of the newest admission in the mean gap
 _ROUNDS = 3.0
 _MOVES_SHARE = 0.02
-_RETRY_S = (0.05, 0.5)
+_RETRY_S = (0.05, 30.0)
 _SHORTEST_S, _LONGEST_S = 30.0, 3600.0
 
 
