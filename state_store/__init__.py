@@ -1,22 +1,51 @@
 """Where parked KV state lives: host memory today; every tier behind one protocol."""
 
-from .errors import StateCorrupt, StateMissing, StateStoreError, StoreFull
+from .errors import (
+    StateCorrupt,
+    StateLeased,
+    StateMissing,
+    StateStoreError,
+    StoreFull,
+    StoreUnavailable,
+    StoreUnusable,
+)
+from .keys import session_of, state_key, tenant_of
 from .memory import MemoryStore
-from .state import KVState, Manifest, Segment, checksum, hash_token_ids
-from .store import Receipt, StateStore, StoreStat
+from .state import (
+    BLOCK_TOKENS,
+    KVState,
+    Manifest,
+    Payload,
+    Segment,
+    checksum,
+    hash_token_ids,
+    token_blocks,
+)
+from .store import Inventory, Owner, Receipt, StateStore, StoreStat
 
 __all__ = [
+    "BLOCK_TOKENS",
+    "Inventory",
     "KVState",
     "Manifest",
     "MemoryStore",
+    "Owner",
+    "Payload",
     "Receipt",
     "Segment",
     "StateCorrupt",
+    "StateLeased",
     "StateMissing",
     "StateStore",
     "StateStoreError",
     "StoreFull",
     "StoreStat",
+    "StoreUnavailable",
+    "StoreUnusable",
     "checksum",
     "hash_token_ids",
+    "session_of",
+    "state_key",
+    "tenant_of",
+    "token_blocks",
 ]

@@ -5,13 +5,14 @@ the dictionary's own, oldest at the front. Bytes are counted as the manifest cou
 them, so that a simulated state, which carries no payload, takes its place as well.
 """
 
+from collections.abc import AsyncIterator
 from typing import Final
 
 import anyio.to_thread
 
 from .errors import StateCorrupt, StateMissing, StoreFull
-from .state import KVState
-from .store import Receipt, StoreStat
+from .state import KVState, Manifest
+from .store import Owner, Receipt, StoreStat
 
 _TIER: Final = "host"
 # Below this, verifying takes less time than handing it to a thread.
@@ -30,8 +31,9 @@ class MemoryStore:
         self._states: dict[str, KVState] = {}
         self._stored_bytes = 0
         self._evictions = 0
+        self._owner: Owner | None = None
 
-    async def park(self, state: KVState) -> Receipt:
+    async def park(self, state: KVState, *, through: bool = False) -> Receipt:
         """Keep *state* under its key; raise StoreFull when it can't ever fit."""
         key, moved_bytes = state.manifest.key, state.manifest.kv_bytes
         if state.manifest.first_token:
@@ -62,6 +64,13 @@ class MemoryStore:
             self._states[key] = self._states.pop(key)
         return state, Receipt(tier=_TIER, nbytes=state.manifest.kv_bytes)
 
+    async def find(self, key: str) -> Manifest:
+        """Return what the key holds; raise StateMissing."""
+        state = self._states.get(key)
+        if state is None:
+            raise StateMissing(f"no state is parked under {key!r}")
+        return state.manifest
+
     async def drop(self, key: str) -> None:
         """Forget the key; dropping what isn't there is no error."""
         self._remove(key)
@@ -74,6 +83,15 @@ class MemoryStore:
             budget_bytes=self._budget_bytes,
             evictions=self._evictions,
         )
+
+    async def keys(self) -> AsyncIterator[str]:
+        """Yield the key of every state."""
+        for key in list(self._states):
+            yield key
+
+    def serve(self, owner: Owner) -> None:
+        """Have *owner* say what states are worth."""
+        self._owner = owner
 
     async def aclose(self) -> None:
         """Let go of every state."""

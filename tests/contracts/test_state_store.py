@@ -10,17 +10,17 @@ from dataclasses import replace
 import pytest
 
 from kvalet.state_store import (
+    Inventory,
     KVState,
     MemoryStore,
     StateCorrupt,
     StateMissing,
-    StateStore,
     StoreFull,
 )
 
 pytestmark = pytest.mark.asyncio
 
-Factory = Callable[[int | None], StateStore]
+Factory = Callable[[int | None], Inventory]
 STORES: dict[str, Factory] = {"memory": MemoryStore}
 
 

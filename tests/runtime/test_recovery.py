@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from kvalet import LlamaBackend, Runtime, Sampling, Session
 from kvalet.scheduler import DecodeStarted, EngineRestarted, Event, Restored
+from kvalet.state_store import MemoryStore
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -47,14 +48,17 @@ async def test_an_idle_engine_that_died_is_replaced(backend: LlamaBackend) -> No
     """The next turn restarts it, restores what was parked, and says the same."""
     expected = await undisturbed(backend)
     events: list[Event] = []
+    store = MemoryStore(None)
     async with (
-        Runtime(backend, policy="park", observers=[events.append]) as runtime,
+        Runtime(
+            backend, store=store, policy="park", observers=[events.append]
+        ) as runtime,
         runtime.session() as session,
     ):
         first = await session.turn(PROMPT, max_tokens=300, sampling=EXACT)
         async with session.tool("Bash"):
             with anyio.fail_after(10):
-                while (await runtime.store.stat()).states == 0:
+                while (await store.stat()).states == 0:
                     await anyio.sleep(0)
             kill(backend)
         second = await session.turn(NEXT, max_tokens=8, sampling=EXACT)

@@ -399,7 +399,7 @@ async def test_one_backend_serves_one_runtime_after_the_other() -> None:
 class _SlowStore(MemoryStore):
     """Takes a while to keep a state and to give it back."""
 
-    async def park(self, state: KVState) -> Receipt:
+    async def park(self, state: KVState, *, through: bool = False) -> Receipt:
         await anyio.sleep(3)
         return await super().park(state)
 
