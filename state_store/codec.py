@@ -1,7 +1,7 @@
-"""Manifests as bytes (msgpack), for the tiers outside of the process.
+"""Manifests as bytes, for the tiers outside of the process: a checksum, then msgpack.
 
-What comes in is checked field by field: it may be older than this code, cut short, or
-somebody else's.
+What comes in is checked as a whole and field by field: it may be damaged, older than
+this code, cut short, or somebody else's.
 
     >>> from .state import KVState
     >>> state = KVState.seal(
@@ -14,11 +14,14 @@ somebody else's.
 from typing import Annotated, Final
 
 import msgspec
+import xxhash
 
 from .errors import StateCorrupt
 from .state import Manifest, Segment
 
 SCHEMA: Final = "kvalet.state/1"
+
+_CHECKSUM_BYTES: Final = 16
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -44,7 +47,7 @@ class _ManifestRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return *manifest* as msgpack."""
+    """Return *manifest* as bytes: the xxh3-128 of the rest, then msgpack."""
     segments = tuple(
         _SegmentRecord(
             segment.first_token,
@@ -55,7 +58,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         )
         for segment in manifest.segments
     )
-    return msgspec.msgpack.encode(
+    record = msgspec.msgpack.encode(
         _ManifestRecord(
             schema=SCHEMA,
             key=manifest.key,
@@ -68,12 +71,16 @@ def encode_manifest(manifest: Manifest) -> bytes:
             segments=segments,
         )
     )
+    return xxhash.xxh3_128_digest(record) + record
 
 
 def decode_manifest(data: bytes | memoryview) -> Manifest:
     """Return the manifest in *data*; raise StateCorrupt if it is none of ours."""
+    found, packed = data[:_CHECKSUM_BYTES], data[_CHECKSUM_BYTES:]
+    if found != xxhash.xxh3_128_digest(packed):
+        raise StateCorrupt("a parked manifest fails its checksum")
     try:
-        record = msgspec.msgpack.decode(data, type=_ManifestRecord)
+        record = msgspec.msgpack.decode(packed, type=_ManifestRecord)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StateCorrupt(f"a parked manifest can't be read: {error}") from error
     if record.schema != SCHEMA:
