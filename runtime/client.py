@@ -132,6 +132,15 @@ class Session:
         if not self._conversation.ended:
             self._conversation.close()
 
+    async def detach(self) -> None:
+        """End the session here, and leave its state in the store.
+
+        A session of the same id and tenant with ``resume``, here or in another process,
+        goes on from it. Raises as ``aclose``.
+        """
+        if not self._conversation.ended:
+            self._conversation.close(kept=True)
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -141,5 +150,6 @@ class Session:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with contextlib.suppress(SessionEnded):  # the runtime may have gone first
-            await self.aclose()
+        if not self._conversation.ended:
+            with contextlib.suppress(SessionEnded):  # the runtime may have gone first
+                self._conversation.close(failed=error is not None)

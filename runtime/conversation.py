@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ..backends import Message, Tokenizer, common_prefix_tokens
 from ..scheduler import InvalidSetting, SessionId, SessionOpened
+from ..state_store import state_key
 from .dispatch import Dispatch
 from .errors import SessionBusy, SessionEnded, Unsupported, WrongInput
 
@@ -37,6 +38,20 @@ class Replace:
     messages: Sequence[ChatMessage]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """What becomes of a session's state beyond the session.
+
+    ``durable``: a copy counts once it is in the tier that survives longest.
+    ``resumes``: its first turn looks in the store for what somebody has left there.
+    ``persists``: a session that ends by an error leaves its state there.
+    """
+
+    durable: bool = False
+    resumes: bool = False
+    persists: bool = False
+
+
 class Conversation:
     """The token ids of a session, and whether a turn is in progress.
 
@@ -49,16 +64,23 @@ class Conversation:
         "_beside",
         "_dispatch",
         "_forks",
+        "_keeping",
         "_main",
+        "_resumes",
         "busy",
         "ended",
         "id",
+        "key",
         "said",
         "tokens",
     )
 
     def __init__(
-        self, dispatch: Dispatch, opened: SessionOpened, said: "array[int]" = _NOTHING
+        self,
+        dispatch: Dispatch,
+        opened: SessionOpened,
+        said: "array[int]" = _NOTHING,
+        keeping: Keeping = Keeping(),
     ) -> None:
         """Open the session that *opened* describes; *said* is what it begins with.
 
@@ -69,6 +91,9 @@ class Conversation:
         dispatch.happen(opened)
         self._dispatch = dispatch
         self.id = opened.session
+        self.key = state_key(opened.tenant, opened.session)
+        self._keeping = keeping
+        self._resumes = keeping.resumes
         self.said = self.tokens = said
         self.busy = False
         self.ended = False
@@ -81,6 +106,11 @@ class Conversation:
     def dispatch(self) -> Dispatch:
         """Where the session's events go."""
         return self._dispatch
+
+    @property
+    def durable(self) -> bool:
+        """Whether a copy counts only once it is where it survives this process."""
+        return self._keeping.durable
 
     def check_open(self) -> None:
         """Raise SessionEnded if it is closed."""
@@ -101,7 +131,8 @@ class Conversation:
             blocking=blocking,
             forked_tokens=len(self.said),
         )
-        return Conversation(self._dispatch, opened, self.said)
+        keeping = Keeping(durable=self.durable)
+        return Conversation(self._dispatch, opened, self.said, keeping)
 
     def begin(self) -> "Conversation":
         """Return where a turn is to run: here, or beside the one in progress."""
@@ -122,12 +153,30 @@ class Conversation:
             main._beside -= 1
             self.close()
 
-    def close(self) -> None:
-        """End the session; raise SessionBusy while a turn is in progress."""
+    def close(self, *, failed: bool = False, kept: bool = False) -> None:
+        """End the session; raise SessionBusy while a turn is in progress.
+
+        Its state stays in the store if it is *kept*, or *failed* and persists.
+        """
         if self.busy or self._beside:
             raise SessionBusy(f"session {self.id!r} has a turn in progress")
         self.ended = True
-        self._dispatch.leave(self.id)
+        kept = kept or (failed and self._keeping.persists)
+        self._dispatch.leave(self.id, kept=kept)
+
+    async def find(self, prompt: "array[int]", prefix_tokens: int) -> int:
+        """Return how much of *prompt* somebody has left in the store, or is here.
+
+        The store is looked in before the first turn only.
+        """
+        if not self._resumes:
+            return prefix_tokens
+        self._resumes = False
+        self.tokens = prompt  # its first tokens are those of what is found
+        found_tokens = await self._dispatch.find(self.id, prompt)
+        if not found_tokens:
+            self.tokens = self.said
+        return found_tokens
 
     async def encode(self, said: Append | Replace) -> "tuple[array[int], int]":
         """Return the whole prompt, and how many of its tokens lead ``tokens`` too."""

@@ -11,22 +11,19 @@ import contextlib
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol
 
+import anyio
 from anyio.abc import TaskGroup
 
-from ..backends import Backend, BackendError, EngineLost
+from ..backends import Backend
 from ..scheduler import (
-    Copied,
-    CopyFailed,
+    CopyFound,
     CopyLost,
     CopyStarted,
     EngineRestarted,
     Event,
     Plan,
-    Released,
     Restored,
-    RestoreFailed,
     RestoreStarted,
     Scheduler,
     SessionClosed,
@@ -34,22 +31,14 @@ from ..scheduler import (
     TurnRejected,
     UnknownSession,
 )
-from ..state_store import KVState, StateStore
+from ..state_store import Manifest, StateStore, session_of
 from .clock import Clock, Timer
 from .errors import SessionEnded, TurnRefused
 from .recovery import Recovery
 from .slots import Grant, SlotLine
+from .transfers import Lane, Transfers
 
 Observer = Callable[[Event], None]
-
-
-class Lane(Protocol):
-    """What dispatch has to know of a session: the token ids that its KV state is of."""
-
-    @property
-    def tokens(self) -> "array[int]":
-        """Token ids; the first ``kv_tokens`` of them are those of the state."""
-        ...
 
 
 class Dispatch:
@@ -68,16 +57,23 @@ class Dispatch:
         self.scheduler = scheduler
         self.backend = backend
         self.clock = clock
-        self._store = store
         self._observers = tuple(observers)
         self._lines = [SlotLine() for _ in range(backend.capabilities.slots)]
         self._chores = SlotLine()  # what concerns the store alone
         self._lanes: dict[SessionId, Lane] = {}
         self._grants: dict[SessionId, Grant] = {}
-        self._parked: set[SessionId] = set()  # whose copy in the store is of use
-        self._in_store: set[SessionId] = set()  # of whom anything may be in the store
+        self._parting: dict[SessionId, bool] = {}  # closed, not gone; whether kept
+        self._parted: anyio.Event | None = None
         self._restored: set[SessionId] = set()  # whose restore no prefill has proved
         self.recovery = Recovery(backend)
+        self._transfers = Transfers(
+            backend=backend,
+            store=store,
+            clock=clock,
+            recovery=self.recovery,
+            recover=self.recover,
+            outlook=scheduler.outlook,
+        )
         self._timer: Timer | None = None
         self._timer_s: float | None = None
         self._closed = False
@@ -105,11 +101,43 @@ class Dispatch:
         """Make the token ids of a session known."""
         self._lanes[session] = lane
 
-    def leave(self, session: SessionId) -> None:
-        """End a session and let its state go, wherever it is."""
-        self.happen(SessionClosed(at_s=self.clock.now_s(), session=session))
-        del self._lanes[session]
+    async def find(self, session: SessionId, prompt: "array[int]") -> int:
+        """Look for a state that others have left in the store for *session*.
+
+        Returns how many leading tokens of *prompt* it is of, and tells the scheduler.
+        """
+        kv_tokens = await self._transfers.find(self._lanes[session].key, prompt)
+        if kv_tokens:
+            now_s = self.clock.now_s()
+            self.happen(CopyFound(at_s=now_s, session=session, kv_tokens=kv_tokens))
+        return kv_tokens
+
+    def leave(self, session: SessionId, *, kept: bool = False) -> None:
+        """End a session and let its state go, wherever it is; *kept*: into the store.
+
+        There it stays for whoever looks for it.
+        """
+        self._parting[session] = kept
+        try:
+            self.happen(
+                SessionClosed(at_s=self.clock.now_s(), session=session, kept=kept)
+            )
+        except BaseException:
+            self._parting.pop(session, None)
+            raise
         self._restored.discard(session)
+
+    async def leave_all(self) -> None:
+        """End all sessions that have no turn in progress, and keep their state.
+
+        Returns when what was on the accelerator is in the store.
+        """
+        for session in list(self._lanes):
+            if session not in self._parting and self._idle(session):
+                self.leave(session, kept=True)
+        if self._parting:
+            self._parted = anyio.Event()
+            await self._parted.wait()
 
     def knows(self, session: SessionId) -> bool:
         """Return whether a session of this id is open, or not wholly gone yet."""
@@ -152,14 +180,30 @@ class Dispatch:
         for line in self._lines:
             line.close()
 
-    async def empty(self) -> None:
-        """After close: empty the slots and drop what was parked in the store."""
-        for slot in range(len(self._lines)):
-            with contextlib.suppress(BackendError):
-                await self.backend.release(slot)
-        self._parked.clear()
-        for session in list(self._in_store):
-            await self._forget(session)
+    async def empty(self, *, keeps: bool = False) -> None:
+        """After close: empty the slots and drop what was parked in the store.
+
+        *keeps* leaves there what is of sessions that were open.
+        """
+        if keeps:
+            for session, lane in self._lanes.items():
+                if self._parting.get(session, True):
+                    self._transfers.keep(lane.key)
+        await self._transfers.empty()
+
+    # ---- what the store asks (``Owner``) ---------------------------------------------
+
+    def lost(self, key: str) -> None:
+        """The store has lost a state by itself."""
+        self._lose_copy(key)
+
+    def worth_s(self, manifest: Manifest) -> float:
+        """Return the seconds that a parked state is expected to save, per second."""
+        try:
+            session = self.scheduler.session(SessionId(session_of(manifest.key)))
+        except UnknownSession:
+            return 0.0
+        return self.scheduler.outlook.worth_s(session, self.clock.now_s())
 
     # ---- planning --------------------------------------------------------------------
 
@@ -172,6 +216,8 @@ class Dispatch:
         self._set_timer(plan.wake_at_s)
         if not plan.empty:
             self._carry_out(plan)
+        if self._parting:
+            self._part()
 
     def _wake(self) -> None:
         self._timer = self._timer_s = None
@@ -195,19 +241,25 @@ class Dispatch:
             self._refuse(rejected)
         for released in plan.release:
             self._tell(released)
-            self._lines[released.slot].post(partial(self._release, released))
+            job = partial(self._transfers.release, released)
+            self._lines[released.slot].post(job)
         for forgotten in plan.forget:
             self._tell(forgotten)
-            self._parked.discard(forgotten.session)
-            self._chores.post(partial(self._forget, forgotten.session))
+            key = self._lanes[forgotten.session].key
+            self._transfers.useless(key)
+            self._chores.post(partial(self._transfers.forget, key))
         for copy in plan.copy:
             self._tell(copy)
-            self._lines[copy.slot].post(partial(self._copy, copy, self._ids(copy)))
+            lane = self._lanes[copy.session]
+            job = partial(self._copy, copy, lane, self._ids(copy))
+            self._lines[copy.slot].post(job)
         for admitted in plan.admit:
             self._tell(admitted)
         for restore in plan.restore:
             self._tell(restore)
-            job = partial(self._restore, restore, self._ids(restore))
+            # A fork begins from a copy of its parent's, of the very same tokens.
+            key = self._lanes[restore.source or restore.session].key
+            job = partial(self._restore, restore, key, self._ids(restore))
             self._lines[restore.slot].post(job)
         for start in plan.start:
             self._tell(start)
@@ -224,103 +276,44 @@ class Dispatch:
                 TurnRefused(f"session {rejected.session!r}: {rejected.reason}")
             )
 
+    def _part(self) -> None:
+        """Forget the closed sessions that nothing is held for any more."""
+        for session in [each for each in self._parting if not self.knows(each)]:
+            kept = self._parting.pop(session)
+            lane = self._lanes.pop(session)
+            if kept:
+                self._transfers.keep(lane.key)
+        if not self._parting and self._parted is not None:
+            self._parted.set()
+
+    def _idle(self, session: SessionId) -> bool:
+        return self.scheduler.session(session).turn is None
+
     # ---- jobs ------------------------------------------------------------------------
 
-    async def _release(self, released: Released) -> None:
-        # A slot that can't be emptied belongs to an engine that is gone: the next turn
-        # there says so to its caller.
-        with contextlib.suppress(BackendError):
-            await self.recovery.wait()
-            await self.backend.release(released.slot)
-
-    async def _forget(self, session: SessionId) -> None:
-        if session not in self._parked:  # else a newer copy has the key by now
-            with contextlib.suppress(Exception):
-                await self._store.drop(session)
-            self._in_store.discard(session)
-
-    async def _copy(self, copy: CopyStarted, ids: Sequence[int]) -> None:
-        began_s = self.clock.now_s()
-        try:
-            await self.recovery.wait()
-            state = await self.backend.export_kv(
-                copy.slot, copy.session, ids, first_token=copy.first_token
-            )
-            self._in_store.add(copy.session)
-            receipt = await self._store.park(state)
-            self._parked.add(copy.session)
-        except Exception as error:  # what can't be copied is computed again
-            now_s = self.clock.now_s()
-            self._moved(
-                CopyFailed(at_s=now_s, session=copy.session, reason=_reason(error))
-            )
-            return
-        now_s = self.clock.now_s()
-        self._moved(
-            Copied(
-                at_s=now_s,
-                session=copy.session,
-                kv_tokens=copy.kv_tokens,
-                nbytes=receipt.nbytes,
-                seconds=now_s - began_s,
-                tier=receipt.tier,
-            )
-        )
-        for key in receipt.evicted:
-            self._lose_copy(SessionId(key))
-
-    async def _restore(self, restore: RestoreStarted, ids: Sequence[int]) -> None:
-        began_s = self.clock.now_s()
-        try:
-            # A fork begins from a copy of its parent's, of the very same tokens.
-            key = restore.source or restore.session
-            state, receipt = await self._store.fetch(key)
-            await self._import(restore, state, ids)
-        except Exception as error:  # parked state is a cache: it may fail in any way
-            reason = _reason(error)
-            self._moved(
-                RestoreFailed(
-                    at_s=self.clock.now_s(), session=restore.session, reason=reason
-                )
-            )
-            return
-        self._restored.add(restore.session)
-        now_s = self.clock.now_s()
-        self._moved(
-            Restored(
-                at_s=now_s,
-                session=restore.session,
-                kv_tokens=restore.kv_tokens,
-                nbytes=receipt.nbytes,
-                seconds=now_s - began_s,
-                tier=receipt.tier,
-            )
-        )
-
-    async def _import(
-        self, restore: RestoreStarted, state: KVState, ids: Sequence[int]
+    async def _copy(
+        self, copy: CopyStarted, lane: Lane, token_ids: Sequence[int]
     ) -> None:
-        await self.recovery.wait()
-        generation = self.recovery.generation
-        try:
-            await self.backend.import_kv(restore.slot, state, ids)
-        except EngineLost:
-            if not self.recovery.possible:
-                raise
-            # The engine died before; the parked state is as good as ever.
-            await self.recover(restore.session, generation)
-            await self.backend.import_kv(restore.slot, state, ids)
+        done = await self._transfers.copy(copy, lane, token_ids)
+        self._moved(done.event)
+        for key in done.evicted:
+            self._lose_copy(key)
+
+    async def _restore(
+        self, restore: RestoreStarted, key: str, token_ids: Sequence[int]
+    ) -> None:
+        event = await self._transfers.restore(restore, key, token_ids)
+        if isinstance(event, Restored):
+            self._restored.add(restore.session)
+        self._moved(event)
 
     def _moved(self, event: Event) -> None:
         if not self._closed:
             self.happen(event)
 
-    def _lose_copy(self, session: SessionId) -> None:
-        self._parked.discard(session)
+    def _lose_copy(self, key: str) -> None:
+        self._transfers.useless(key)
         # The store may be shared, and the session may have ended meanwhile.
         with contextlib.suppress(UnknownSession):
+            session = SessionId(session_of(key))
             self._moved(CopyLost(at_s=self.clock.now_s(), session=session))
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__

@@ -27,10 +27,10 @@ from ..scheduler import (
     SessionOpened,
     parse_policy,
 )
-from ..state_store import MemoryStore, StateStore
+from ..state_store import Inventory, MemoryStore, StateStore
 from .client import Session
 from .clock import LoopClock
-from .conversation import Conversation
+from .conversation import Conversation, Keeping
 from .costs import load_costs, save_costs
 from .dispatch import Dispatch, Observer
 from .errors import SessionEnded, Unsupported, WrongInput
@@ -46,6 +46,10 @@ class Runtime:
     policy. ``costs`` is a file of measured costs: what this runtime learns goes on from
     there, and is written back at the end. A cost model is used and not written.
     Observers hear every event, in order, in the runtime's own task; they must be quick.
+
+    A runtime that ``persists`` leaves the state of sessions that were not ended in the
+    store, and copies there at its end what is on the accelerator. Sessions of the same
+    ids in the next one go on from it, if the store outlives this process.
     """
 
     def __init__(
@@ -56,9 +60,11 @@ class Runtime:
         policy: str | Policy = "auto",
         settings: SchedulerSettings | None = None,
         costs: Path | str | CostModel | None = None,
+        persists: bool = False,
         observers: Iterable[Observer] = (),
     ) -> None:
         self._backend = backend
+        self._persists = persists
         self._store = MemoryStore(None) if store is None else store
         self._policy = parse_policy(policy) if isinstance(policy, str) else policy
         self._settings = settings or SchedulerSettings()
@@ -101,6 +107,8 @@ class Runtime:
             tasks=tasks,
             observers=self._observers,
         )
+        if isinstance(self._store, Inventory):
+            self._store.serve(self._dispatch)
         return self
 
     async def __aexit__(
@@ -111,13 +119,16 @@ class Runtime:
     ) -> None:
         dispatch, self._dispatch = self._dispatch, None
         assert dispatch is not None
+        if self._persists:
+            with anyio.move_on_after(_CLOSING_S, shield=True):
+                await dispatch.leave_all()
         dispatch.close()
         try:
             # What the body raised is no error of the group's: it leaves as it is.
             await self._stack.__aexit__(None, None, None)
         finally:
             with anyio.move_on_after(_CLOSING_S, shield=True):
-                await dispatch.empty()
+                await dispatch.empty(keeps=self._persists)
             if self._costs_path is not None:
                 identity = self._backend.capabilities.identity
                 try:
@@ -134,11 +145,17 @@ class Runtime:
         weight: float = 1.0,
         priority: int = 0,
         blocking: bool = True,
+        durable: bool = False,
+        resume: bool | None = None,
     ) -> Session:
         """Open a session; *parent* is the session whose tool it is, if any.
 
         A tool call of the parent waits for its end if it is *blocking*. Tenants share
-        the accelerator by *weight*, a higher *priority* goes first. Raises IllegalMove
+        the accelerator by *weight*, a higher *priority* goes first. A *durable* session
+        is not parked until its copy is in the tier of the store that survives longest.
+        With *resume* its first turn, which gives the whole prompt, goes on from what
+        is in the store for this *id*; by default, if the runtime persists and an *id*
+        is given. Raises IllegalMove
         where a session of this id is open, InvalidSetting where a setting makes no
         sense, SessionEnded outside of the runtime's block.
         """
@@ -152,7 +169,13 @@ class Runtime:
             priority=priority,
             blocking=blocking,
         )
-        return Session(Conversation(dispatch, opened))
+        named = id is not None
+        keeping = Keeping(
+            durable=durable,
+            resumes=(self._persists and named) if resume is None else resume,
+            persists=self._persists and named,
+        )
+        return Session(Conversation(dispatch, opened, keeping=keeping))
 
     @property
     def policy(self) -> Policy:

@@ -156,6 +156,7 @@ class Turn:
             prompt, prefix_tokens = await conversation.encode(self._said)
             self._prompt_tokens = len(prompt)
             self._submitted_s = self._now_s()
+            prefix_tokens = await conversation.find(prompt, prefix_tokens)
             for recoveries_left in reversed(range(_MAX_RECOVERIES + 1)):
                 request = self._request(prompt)
                 self._submit(request, prefix_tokens)

@@ -46,7 +46,8 @@ class Departures:
 
     def give_up_copy(self, session: Session) -> None:
         """Drop state that can't be copied if its memory is needed, else keep it."""
-        session.departure = Departure.DROP if session.departure_forced else None
+        gone = session.departure_forced or session.closed
+        session.departure = Departure.DROP if gone else None
 
     def let_go_due(self, draft: Draft, now_s: float) -> None:
         """Let everything go whose time has come and that nothing works on."""
@@ -95,11 +96,10 @@ class Departures:
         self._books.leaving.append(session)
 
     def _let_go(self, session: Session, draft: Draft, now_s: float) -> None:
-        if session.closed:
-            session.departure = Departure.DROP
         if session.departure is not None and session.untouched:
             if session.residency is Residency.RESIDENT:
-                if session.departure is Departure.DROP or session.clean:
+                dropped = session.departure is Departure.DROP
+                if dropped or session.clean or not self._books.capacity.exports_kv:
                     self._release(session, draft, now_s)
                 else:
                     self._link.want_copy(session)
@@ -125,7 +125,7 @@ class Departures:
     def _bury(self, session: Session, draft: Draft, now_s: float) -> None:
         if self._books.sessions.pop(session.id, None) is None:
             return
-        if session.owns_copy:
+        if session.owns_copy and not session.kept:
             draft.forget.append(CopyForgotten(at_s=now_s, session=session.id))
 
 

@@ -44,7 +44,13 @@ class SessionOpened(Event, frozen=True, kw_only=True, gc=False):
 
 
 class SessionClosed(Event, frozen=True, kw_only=True, gc=False):
-    """No further turn will come; whatever is held for the session may go."""
+    """No further turn will come; whatever is held for the session may go.
+
+    ``kept``: but not its copy in the store, which is completed first. It may be found
+    there later, here or elsewhere.
+    """
+
+    kept: bool = False
 
 
 class TurnSubmitted(Event, frozen=True, kw_only=True, gc=False):
@@ -160,6 +166,16 @@ class RestoreFailed(Event, frozen=True, kw_only=True, gc=False):
 
 class CopyLost(Event, frozen=True, kw_only=True, gc=False):
     """The store no longer has the session's copy (evicted, expired)."""
+
+
+class CopyFound(Event, frozen=True, kw_only=True, gc=False):
+    """The store has a state of a session that has none here yet.
+
+    Its first ``kv_tokens`` lead the coming prompt. Somebody else has left it, or this
+    process before it was started anew.
+    """
+
+    kv_tokens: int
 
 
 class EngineRestarted(Event, frozen=True, kw_only=True, gc=False):

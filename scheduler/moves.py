@@ -10,6 +10,7 @@ from .events import (
     Copied,
     CopyFailed,
     CopyForgotten,
+    CopyFound,
     CopyLent,
     CopyLost,
     CopyStarted,
@@ -91,6 +92,7 @@ RESIDENCY_MOVES: Final[dict[tuple[Residency, type[Event]], Residency]] = {
     (R.PARKED, RestoreStarted): R.RESTORING,
     (R.RESTORING, Restored): R.RESIDENT,
     (R.RESTORING, RestoreFailed): R.ABSENT,
+    (R.ABSENT, CopyFound): R.PARKED,
     (R.ABSENT, CopyLent): R.PARKED,  # in another session's copy
     (R.PARKED, CopyLent): R.PARKED,
     (R.RESIDENT, Released): R.PARKED,  # or ABSENT, by SETTLE

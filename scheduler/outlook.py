@@ -188,6 +188,15 @@ class Outlook:
         anew_s = self.computed_s(session.dirty_tokens, copied_tokens)
         return self.back_s(copied_tokens) + anew_s
 
+    def worth_s(self, session: Session, now_s: float) -> float:
+        """Return the seconds that its copy in the store saves, per second of its wait.
+
+        Whose turn is due, or nearly, counts as if it had a second to go.
+        """
+        tokens = session.copied_tokens
+        saved_s = self.prefill_s(tokens) - self.restore_s(tokens)
+        return max(0.0, saved_s) / max(1.0, self.remaining_s(session, now_s))
+
     def moved_s(self, session: Session) -> float:
         """Return what its absence costs, whichever way is shorter."""
         dirty_tokens = session.dirty_tokens

@@ -172,6 +172,11 @@ class Scheduler:
         """How many turns only the age bound got in."""
         return self._admission.forced
 
+    @property
+    def outlook(self) -> Outlook:
+        """What waits, moves and prefills are expected to take here."""
+        return self._outlook
+
     def session(self, session: SessionId) -> Session:
         """Return the session, read only; raise UnknownSession."""
         return self._books.session(session)

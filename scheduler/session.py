@@ -40,6 +40,7 @@ from .events import (
     CallId,
     Copied,
     CopyForgotten,
+    CopyFound,
     CopyLent,
     CopyLost,
     DecodeDone,
@@ -91,7 +92,7 @@ class Session:
     ``attained_s`` is the accelerator time that the session has had. ``forked_tokens``
     is with how many tokens of its parent it began, 0 once it has state of its own;
     ``source`` is whose copy it is parked in until then. A tool call of the parent waits
-    for ``blocking`` children.
+    for ``blocking`` children. ``kept``: its copy outlives it.
     """
 
     id: SessionId
@@ -122,6 +123,7 @@ class Session:
     departure: Departure | None = None
     departure_forced: bool = False
     closed: bool = False
+    kept: bool = False
 
     @property
     def ready(self) -> bool:
@@ -220,6 +222,8 @@ class Session:
             return self.untouched
         if kind is CopyLent:
             return self.borrows
+        if kind is CopyFound:
+            return self.turn is None and self.slot is None and not self.closed
         return True
 
     def _note(self, event: Event) -> None:
@@ -271,6 +275,9 @@ class Session:
                 self._return_loan()
             case CopyLent():
                 self._borrow(event)
+            case CopyFound():
+                self.held_tokens = self.kv_tokens = event.kv_tokens
+                self.copied_tokens, self.forked_tokens = event.kv_tokens, 0
             case Released():
                 self.slot = None
                 self.departure = None
@@ -282,7 +289,9 @@ class Session:
             case RestoreFailed() | CopyLost() | CopyForgotten():
                 self.copied_tokens = 0
             case SessionClosed():
-                self.closed = True
+                self.closed, self.kept = True, event.kept
+                self.departure = Departure.PARK if event.kept else Departure.DROP
+                self.departure_forced = False
                 self.open_calls.clear()
             case _:
                 pass

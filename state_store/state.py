@@ -136,6 +136,19 @@ class Manifest:
             and self.base_hash == base.token_hash
         )
 
+    def shared_tokens(self, token_ids: Sequence[int]) -> int:
+        """Return how many leading *token_ids* whole segments of the state are of."""
+        ids, rolling, shared = _bytes_of(token_ids), xxhash.xxh3_128(), 0
+        for segment in self.segments:
+            if not segment.token_count:
+                continue
+            end = segment.end_token
+            rolling.update(ids[4 * shared : 4 * end])
+            if 4 * end > len(ids) or rolling.hexdigest() != segment.token_hash:
+                break
+            shared = end
+        return shared
+
     def behind(self, base: "Manifest") -> "Manifest":
         """Return the manifest of *base* and this together."""
         return replace(
@@ -224,6 +237,24 @@ class KVState:
             segments=tuple(segments),
         )
         return cls(manifest=manifest, payloads=tuple(payloads))
+
+    def leading(self, token_count: int) -> Self:
+        """Return the state of the first *token_count* tokens, if a segment ends there.
+
+        Else return the state as it is.
+        """
+        manifest = self.manifest
+        if token_count >= manifest.token_count:
+            return self
+        ends = [segment.end_token for segment in manifest.segments]
+        if token_count not in ends:
+            return self
+        count = ends.index(token_count) + 1
+        shorter = replace(manifest, segments=manifest.segments[:count])
+        unstored_bytes = manifest.kv_bytes - manifest.length_bytes
+        part_bytes = unstored_bytes * token_count // manifest.token_count
+        shorter = replace(shorter, kv_bytes=shorter.length_bytes + part_bytes)
+        return replace(self, manifest=shorter, payloads=self.payloads[:count])
 
     def behind(self, base: Self) -> Self:
         """Return the whole of which *base* is the beginning and this the rest."""
