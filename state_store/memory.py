@@ -1,137 +1,133 @@
-"""Parked state in host memory, up to a budget.
+"""Parked state in host memory, up to a budget, overall and per tenant.
 
-When a state does not fit, others leave: the least recently used first. The order is
-the dictionary's own, oldest at the front. Bytes are counted as the manifest counts
-them, so that a simulated state, which carries no payload, takes its place as well.
+The store holds the payloads that it is given, it copies nothing: parking and fetching
+cost what verifying does. So each payload has to be a buffer of its own, which nobody
+writes to; where an equal segment is kept already, the new one's buffer is let go.
+Bytes are counted as ``shelf`` does, and who has to leave is decided there.
 """
 
-from collections.abc import AsyncIterator
-from typing import Final
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Final, TypeVar
 
 import anyio.to_thread
 
-from .errors import StateCorrupt, StateMissing, StoreFull
-from .state import KVState, Manifest
+from .errors import StateCorrupt, StoreFull
+from .shelf import Change, Place, Shelf, TenantBudget, places_of, wrong_places
+from .state import KVState, Manifest, Payload
 from .store import Owner, Receipt, StoreStat
 
 _TIER: Final = "host"
 # Below this, verifying takes less time than handing it to a thread.
-_VERIFIED_IN_PLACE_BYTES: Final = 256 * 1024
+_READ_IN_PLACE_BYTES: Final = 256 * 1024
+
+Result = TypeVar("Result")
 
 
 class MemoryStore:
-    """Implements ``StateStore``; ``budget_bytes`` None means no limit.
+    """Implements ``Inventory``; a budget of None means no limit.
 
     No call waits between looking and changing, so a cancelled one has done either all
-    of its work or nothing.
+    of its work or nothing. What is parked is verified when it is fetched, not before.
     """
 
-    def __init__(self, budget_bytes: int | None) -> None:
-        self._budget_bytes = budget_bytes
-        self._states: dict[str, KVState] = {}
-        self._stored_bytes = 0
-        self._evictions = 0
-        self._owner: Owner | None = None
+    def __init__(
+        self, budget_bytes: int | None, tenant_budget_bytes: TenantBudget = None
+    ) -> None:
+        self._shelf = Shelf(budget_bytes, tenant_budget_bytes)
+        self._payloads: dict[Place, Payload] = {}
+        self._refused: Counter[str] = Counter()
 
     async def park(self, state: KVState, *, through: bool = False) -> Receipt:
         """Keep *state* under its key; raise StoreFull when it can't ever fit."""
-        key, moved_bytes = state.manifest.key, state.manifest.kv_bytes
-        if state.manifest.first_token:
-            state = self._whole(state)
-        nbytes = state.manifest.kv_bytes
-        if self._budget_bytes is not None and nbytes > self._budget_bytes:
-            raise StoreFull(
-                f"state {key!r} has {nbytes:,} bytes, "
-                f"the store takes {self._budget_bytes:,}"
-            )
-        self._remove(key)
-        evicted = self._make_room(nbytes)
-        self._states[key] = state
-        self._stored_bytes += nbytes
-        return Receipt(tier=_TIER, nbytes=moved_bytes, evicted=evicted)
+        manifest = state.manifest
+        try:
+            change = self._shelf.add(self._shelf.whole(manifest))
+        except StoreFull:
+            self._refused["full"] += 1
+            raise
+        # A continuation brings the payloads of all new places: others were here before.
+        brought = dict(zip(places_of(manifest), state.payloads, strict=True))
+        self._payloads.update((place, brought[place]) for place in change.new)
+        self._let_go(change)
+        return Receipt(tier=_TIER, nbytes=manifest.kv_bytes, evicted=change.evicted)
 
     async def fetch(self, key: str) -> tuple[KVState, Receipt]:
-        """Return the verified state; raise StateMissing or StateCorrupt."""
-        state = self._states.get(key)
-        if state is None:
-            raise StateMissing(f"no state is parked under {key!r}")
+        """Return the verified state; raise StateMissing or StateCorrupt.
+
+        States that share the wrong bytes of a corrupt one are lost with it.
+        """
+        manifest = self._shelf.get(key)
+        places = places_of(manifest)
+        payloads = tuple(self._payloads[place] for place in places)
+        state = KVState(manifest=manifest, payloads=payloads)
         try:
-            await _verify(state)
+            await _read_through(state, KVState.verify)
         except StateCorrupt:
-            self._remove_this(state)
+            self._condemn(state, await _read_through(state, wrong_places))
             raise
-        if self._states.get(key) is state:
-            self._states[key] = self._states.pop(key)
-        return state, Receipt(tier=_TIER, nbytes=state.manifest.kv_bytes)
+        if self._shelf.holds(manifest):
+            self._shelf.use(key)
+        return state, Receipt(tier=_TIER, nbytes=manifest.kv_bytes)
 
     async def find(self, key: str) -> Manifest:
         """Return what the key holds; raise StateMissing."""
-        state = self._states.get(key)
-        if state is None:
-            raise StateMissing(f"no state is parked under {key!r}")
-        return state.manifest
+        return self._shelf.get(key)
 
     async def drop(self, key: str) -> None:
         """Forget the key; dropping what isn't there is no error."""
-        self._remove(key)
+        self._let_go(self._shelf.remove(key))
 
     async def stat(self) -> StoreStat:
         """Return how full the store is."""
         return StoreStat(
-            states=len(self._states),
-            stored_bytes=self._stored_bytes,
-            budget_bytes=self._budget_bytes,
-            evictions=self._evictions,
+            states=self._shelf.states,
+            stored_bytes=self._shelf.stored_bytes,
+            budget_bytes=self._shelf.budget_bytes,
+            evictions=self._shelf.evictions,
+            tier=_TIER,
+            refused=dict(self._refused),
         )
 
     async def keys(self) -> AsyncIterator[str]:
         """Yield the key of every state."""
-        for key in list(self._states):
+        for key in list(self._shelf):
             yield key
 
     def serve(self, owner: Owner) -> None:
         """Have *owner* say what states are worth."""
-        self._owner = owner
+        self._shelf.owner = owner
 
     async def aclose(self) -> None:
         """Let go of every state."""
-        self._states.clear()
-        self._stored_bytes = 0
+        self._shelf.clear()
+        self._payloads.clear()
 
-    def _whole(self, rest: KVState) -> KVState:
-        base = self._states.get(rest.manifest.key)
-        if base is None or not rest.manifest.continues(base.manifest):
-            raise StateMissing(
-                f"what comes before token {rest.manifest.first_token} of state "
-                f"{rest.manifest.key!r} is not parked here"
-            )
-        return rest.behind(base)
+    def _let_go(self, change: Change) -> None:
+        for place in change.freed:
+            del self._payloads[place]
 
-    def _make_room(self, nbytes: int) -> tuple[str, ...]:
-        evicted: list[str] = []
-        while (
-            self._budget_bytes is not None
-            and self._stored_bytes + nbytes > self._budget_bytes
-        ):
-            victim = next(iter(self._states))
-            self._remove(victim)
-            self._evictions += 1
-            evicted.append(victim)
-        return tuple(evicted)
+    def _condemn(self, state: KVState, wrong: tuple[Place, ...]) -> None:
+        """Take out the corrupt *state*, and those that share its ``wrong`` payloads.
 
-    def _remove_this(self, state: KVState) -> None:
-        # While it was verified, another may have been parked under the same key.
-        if self._states.get(state.manifest.key) is state:
-            self._remove(state.manifest.key)
-
-    def _remove(self, key: str) -> None:
-        state = self._states.pop(key, None)
-        if state is not None:
-            self._stored_bytes -= state.manifest.kv_bytes
+        While it was verified, others may have come in its place or its payloads'.
+        """
+        self._refused["corrupt"] += 1
+        key = state.manifest.key
+        payloads = dict(zip(places_of(state.manifest), state.payloads, strict=True))
+        change = self._shelf.condemn(
+            place for place in wrong if self._payloads.get(place) is payloads[place]
+        )
+        self._let_go(change)
+        if self._shelf.holds(state.manifest):
+            self._let_go(self._shelf.remove(key))
+        if self._shelf.owner is not None:
+            for other in change.evicted:
+                if other != key:
+                    self._shelf.owner.lost(other)
 
 
-async def _verify(state: KVState) -> None:
-    if sum(map(len, state.payloads)) <= _VERIFIED_IN_PLACE_BYTES:
-        state.verify()
-    else:
-        await anyio.to_thread.run_sync(state.verify)
+async def _read_through(state: KVState, read: Callable[[KVState], Result]) -> Result:
+    if sum(map(len, state.payloads)) <= _READ_IN_PLACE_BYTES:
+        return read(state)
+    return await anyio.to_thread.run_sync(read, state)

@@ -125,7 +125,9 @@ async def test_corruption_of_a_large_state_is_found(make_store: Factory) -> None
 async def test_the_budget_is_never_exceeded(make_store: Factory) -> None:
     """Parking beyond the budget displaces others and names them."""
     async with aclosing(make_store(10)) as store:
-        receipts = [await store.park(make_state(key, b"five!")) for key in "abc"]
+        receipts = [
+            await store.park(make_state(key, b"four" + key.encode())) for key in "abc"
+        ]
         stat = await store.stat()
         assert [receipt.evicted for receipt in receipts] == [(), (), ("a",)]
         assert (stat.states, stat.stored_bytes, stat.evictions) == (2, 10, 1)
@@ -150,7 +152,7 @@ async def test_a_state_does_not_displace_its_own_key(make_store: Factory) -> Non
     """Replacing a state counts its old bytes as free and is no eviction."""
     async with aclosing(make_store(10)) as store:
         await store.park(make_state("a", b"five!"))
-        await store.park(make_state("b", b"five!"))
+        await store.park(make_state("b", b"FOUR!"))
         receipt = await store.park(make_state("a", b"FIVE!"))
         assert receipt.evicted == ()
         assert (await store.stat()).states == 2

@@ -9,10 +9,15 @@ from kvalet.state_store import KVState, MemoryStore, StateMissing
 pytestmark = pytest.mark.asyncio
 
 
-def make_state(key: str, payload: bytes = b"five!") -> KVState:
-    """Return a state of one token."""
+def make_state(key: str, payload: bytes = b"") -> KVState:
+    """Return a state of one token, of five bytes by default."""
     return KVState.seal(
-        key=key, model="m", engine="e", layout="l", token_ids=[1], payload=payload
+        key=key,
+        model="m",
+        engine="e",
+        layout="l",
+        token_ids=[1],
+        payload=payload or key.encode().ljust(5),
     )
 
 
