@@ -35,10 +35,9 @@ class Session:
     both, ``fork`` before.
     """
 
-    __slots__ = ("_calls", "_conversation", "_dispatch")
+    __slots__ = ("_calls", "_conversation")
 
     def __init__(self, conversation: Conversation) -> None:
-        self._dispatch = conversation.dispatch
         self._conversation = conversation
         self._calls = 0
 
@@ -120,9 +119,7 @@ class Session:
         self._calls += 1
         call = CallId(f"{self.id}/{self._calls}")
         kind = class_name or tool_class(name, command)
-        return ToolCall(
-            self._dispatch, self._conversation.id, call, name, kind, expected_s
-        )
+        return ToolCall(self._conversation, call, name, kind, expected_s)
 
     async def aclose(self) -> None:
         """End the session and let its state go, wherever it is.

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..backends import Message, Tokenizer, common_prefix_tokens
-from ..scheduler import InvalidSetting, SessionId, SessionOpened
+from ..scheduler import InvalidSetting, SessionId, SessionOpened, ToolStarted
 from ..state_store import state_key
 from .dispatch import Dispatch
 from .errors import SessionBusy, SessionEnded, Unsupported, WrongInput
+from .homes import Homes
 
 ChatMessage = Message | Mapping[str, str]
 
@@ -64,6 +65,7 @@ class Conversation:
         "_beside",
         "_dispatch",
         "_forks",
+        "_homes",
         "_keeping",
         "_main",
         "_resumes",
@@ -77,7 +79,7 @@ class Conversation:
 
     def __init__(
         self,
-        dispatch: Dispatch,
+        homes: Homes,
         opened: SessionOpened,
         said: "array[int]" = _NOTHING,
         keeping: Keeping = Keeping(),
@@ -88,7 +90,9 @@ class Conversation:
         """
         if opened.session == "":
             raise InvalidSetting("a session's id must not be empty")
+        dispatch = homes.choose(opened.session, opened.parent)
         dispatch.happen(opened)
+        self._homes = homes
         self._dispatch = dispatch
         self.id = opened.session
         self.key = state_key(opened.tenant, opened.session)
@@ -104,7 +108,7 @@ class Conversation:
 
     @property
     def dispatch(self) -> Dispatch:
-        """Where the session's events go."""
+        """Where the session lives now, and its events go."""
         return self._dispatch
 
     @property
@@ -132,7 +136,7 @@ class Conversation:
             forked_tokens=len(self.said),
         )
         keeping = Keeping(durable=self.durable)
-        return Conversation(self._dispatch, opened, self.said, keeping)
+        return Conversation(self._homes, opened, self.said, keeping)
 
     def begin(self) -> "Conversation":
         """Return where a turn is to run: here, or beside the one in progress."""
@@ -164,10 +168,53 @@ class Conversation:
         kept = kept or (failed and self._keeping.persists)
         self._dispatch.leave(self.id, kept=kept)
 
+    def settle(self, turn_tokens: int) -> None:
+        """Move to where a turn of so many tokens should rather run, if anywhere."""
+        home = self._homes.better(self._dispatch, self.id, turn_tokens)
+        if home is not None and not self._beside:
+            self._move(home)
+
+    def flee(self) -> bool:
+        """Leave a home that is down; return whether there is another one."""
+        self._dispatch.give_up()
+        home = self._homes.refuge(self._dispatch)
+        if home is None:
+            return False
+        self._move(home)
+        return True
+
+    def _move(self, home: Dispatch) -> None:
+        left, now_s = self._dispatch, self._dispatch.clock.now_s()
+        session = left.scheduler.session(self.id)
+        opened = SessionOpened(
+            at_s=now_s,
+            session=self.id,
+            parent=session.parent,
+            tenant=session.tenant,
+            weight=session.weight,
+            priority=session.priority,
+            blocking=session.blocking,
+        )
+        calls = dict(session.open_calls)
+        left.leave(self.id, kept=True)
+        home.happen(opened)
+        home.enter(self.id, self)
+        self._dispatch, self._resumes = home, True
+        for call, known in calls.items():
+            started = ToolStarted(
+                at_s=now_s,
+                session=self.id,
+                call=call,
+                tool=known.tool,
+                tool_class=known.tool_class,
+                expected_s=known.expected_s,
+            )
+            home.happen(started)
+
     async def find(self, prompt: "array[int]", prefix_tokens: int) -> int:
         """Return how much of *prompt* somebody has left in the store, or is here.
 
-        The store is looked in before the first turn only.
+        The store is looked in before the first turn at a home only.
         """
         if not self._resumes:
             return prefix_tokens

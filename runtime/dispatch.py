@@ -8,6 +8,7 @@ own accelerator work and nothing else.
 """
 
 import contextlib
+import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -39,6 +40,9 @@ from .slots import Grant, SlotLine
 from .transfers import Lane, Transfers
 
 Observer = Callable[[Event], None]
+
+# After so long an accelerator that could not be restarted gets another try.
+_DOWN_S = 30.0
 
 
 class Dispatch:
@@ -76,6 +80,7 @@ class Dispatch:
         )
         self._timer: Timer | None = None
         self._timer_s: float | None = None
+        self._down_until_s = -math.inf
         self._closed = False
         for line in (*self._lines, self._chores):
             tasks.start_soon(line.work)
@@ -106,10 +111,13 @@ class Dispatch:
 
         Returns how many leading tokens of *prompt* it is of, and tells the scheduler.
         """
-        kv_tokens = await self._transfers.find(self._lanes[session].key, prompt)
+        key = self._lanes[session].key
+        kv_tokens = await self._transfers.find(key, prompt)
         if kv_tokens:
             now_s = self.clock.now_s()
             self.happen(CopyFound(at_s=now_s, session=session, kv_tokens=kv_tokens))
+        else:
+            self._chores.post(partial(self._transfers.forget, key))
         return kv_tokens
 
     def leave(self, session: SessionId, *, kept: bool = False) -> None:
@@ -138,6 +146,15 @@ class Dispatch:
         if self._parting:
             self._parted = anyio.Event()
             await self._parted.wait()
+
+    @property
+    def down(self) -> bool:
+        """Whether the engine is gone and could not be brought back."""
+        return self.clock.now_s() < self._down_until_s
+
+    def give_up(self) -> None:
+        """Take note that the engine is gone and can't be brought back for now."""
+        self._down_until_s = self.clock.now_s() + _DOWN_S
 
     def knows(self, session: SessionId) -> bool:
         """Return whether a session of this id is open, or not wholly gone yet."""

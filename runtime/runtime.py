@@ -1,25 +1,28 @@
-"""The runtime: one scheduler, one backend, one store, and the agents in between.
+"""The runtime: backends with a scheduler each, one store, and the agents in between.
 
 It runs unchanged on a real asyncio loop and on a ``VirtualTimeLoop``. What it starts,
 it ends: leaving its block cancels what moves and drops what it has parked. The backend
 and the store belong to whoever made them.
 """
 
+import copy
 import uuid
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import anyio
+from anyio.abc import TaskGroup
 
 from ..backends import Backend
 from ..scheduler import (
     Capacity,
     CostModel,
     Departure,
+    LatencyModel,
     Policy,
     Scheduler,
     SchedulerSettings,
@@ -34,13 +37,17 @@ from .conversation import Conversation, Keeping
 from .costs import load_costs, save_costs
 from .dispatch import Dispatch, Observer
 from .errors import SessionEnded, Unsupported, WrongInput
+from .homes import Homes
 
 # How long leaving may wait for the store to drop what was parked in it.
 _CLOSING_S = 5.0
 
 
 class Runtime:
-    """Schedules the turns of many sessions on one backend.
+    """Schedules the turns of many sessions on one backend, or several alike.
+
+    Several backends have to run the same model. Each is scheduled by itself; sessions
+    move between them where one is down or full (``homes``).
 
     ``policy`` is a name (``auto``, ``keep``, ``park``, ``hold:SECONDS``, ...) or a
     policy. ``costs`` is a file of measured costs: what this runtime learns goes on from
@@ -54,7 +61,7 @@ class Runtime:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Backend | Sequence[Backend],
         *,
         store: StateStore | None = None,
         policy: str | Policy = "auto",
@@ -63,7 +70,10 @@ class Runtime:
         persists: bool = False,
         observers: Iterable[Observer] = (),
     ) -> None:
-        self._backend = backend
+        backends = [backend] if isinstance(backend, Backend) else list(backend)
+        if not backends:
+            raise WrongInput("a runtime needs a backend")
+        self._backends = backends
         self._persists = persists
         self._store = MemoryStore(None) if store is None else store
         self._policy = parse_policy(policy) if isinstance(policy, str) else policy
@@ -71,45 +81,57 @@ class Runtime:
         self._costs_path = Path(costs) if isinstance(costs, Path | str) else None
         self._costs = costs if isinstance(costs, CostModel) else CostModel()
         if self._costs_path is not None and self._costs_path.exists():
-            identity = backend.capabilities.identity
-            self._costs = load_costs(self._costs_path, backend=identity)
+            self._costs = load_costs(self._costs_path, backend=self._identity)
         self._observers = tuple(observers)
-        self._dispatch: Dispatch | None = None
+        self._homes: Homes | None = None
         self._stack = AsyncExitStack()
-        can = backend.capabilities
-        if self._policy.traits.departure is Departure.PARK and not can.exports_kv:
-            raise Unsupported(
-                f"policy {self._policy.name!r} moves KV state, and "
-                f"{type(backend).__name__} cannot export any"
-            )
-        self._capacity = Capacity(
-            slots=can.slots,
-            kv_tokens=can.kv_tokens,
-            context_tokens=can.context_tokens,
-            bytes_per_token=can.bytes_per_token,
-            exports_kv=can.exports_kv,
-            exports_rows=can.exports_rows,
-        )
+        for each in backends:
+            exports = each.capabilities.exports_kv
+            if self._policy.traits.departure is Departure.PARK and not exports:
+                raise Unsupported(
+                    f"policy {self._policy.name!r} moves KV state, and "
+                    f"{type(each).__name__} cannot export any"
+                )
 
     async def __aenter__(self) -> Self:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
-        self._dispatch = Dispatch(
-            scheduler=Scheduler(
-                capacity=self._capacity,
-                policy=self._policy,
-                settings=self._settings,
-                cost=self._costs,
+        latency = LatencyModel()
+        self._homes = Homes([self._home(b, latency, tasks) for b in self._backends])
+        if isinstance(self._store, Inventory):
+            self._store.serve(self._homes)
+        return self
+
+    def _home(
+        self, backend: Backend, latency: LatencyModel, tasks: TaskGroup
+    ) -> Dispatch:
+        """Return a scheduler at work on *backend*. What tools take, all learn."""
+        can = backend.capabilities
+        first = backend is self._backends[0]
+        alike = can.identity == self._identity
+        scheduler = Scheduler(
+            capacity=Capacity(
+                slots=can.slots,
+                kv_tokens=can.kv_tokens,
+                context_tokens=can.context_tokens,
+                bytes_per_token=can.bytes_per_token,
+                exports_kv=can.exports_kv,
+                exports_rows=can.exports_rows,
             ),
-            backend=self._backend,
+            # Some policies remember what they see of their accelerator.
+            policy=self._policy if first else copy.deepcopy(self._policy),
+            settings=self._settings,
+            latency=latency,
+            cost=self._costs if alike else CostModel(),
+        )
+        return Dispatch(
+            scheduler=scheduler,
+            backend=backend,
             store=self._store,
             clock=LoopClock(),
             tasks=tasks,
             observers=self._observers,
         )
-        if isinstance(self._store, Inventory):
-            self._store.serve(self._dispatch)
-        return self
 
     async def __aexit__(
         self,
@@ -117,22 +139,24 @@ class Runtime:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        dispatch, self._dispatch = self._dispatch, None
-        assert dispatch is not None
+        homes, self._homes = self._homes, None
+        assert homes is not None
         if self._persists:
             with anyio.move_on_after(_CLOSING_S, shield=True):
-                await dispatch.leave_all()
-        dispatch.close()
+                for home in homes.all:
+                    await home.leave_all()
+        for home in homes.all:
+            home.close()
         try:
             # What the body raised is no error of the group's: it leaves as it is.
             await self._stack.__aexit__(None, None, None)
         finally:
             with anyio.move_on_after(_CLOSING_S, shield=True):
-                await dispatch.empty(keeps=self._persists)
+                for home in homes.all:
+                    await home.empty(keeps=self._persists)
             if self._costs_path is not None:
-                identity = self._backend.capabilities.identity
                 try:
-                    save_costs(self._costs_path, self._costs, backend=identity)
+                    save_costs(self._costs_path, self._costs, backend=self._identity)
                 except WrongInput as problem:  # what was learned is lost, nothing else
                     warnings.warn(str(problem), RuntimeWarning, stacklevel=2)
 
@@ -155,13 +179,12 @@ class Runtime:
         is not parked until its copy is in the tier of the store that survives longest.
         With *resume* its first turn, which gives the whole prompt, goes on from what
         is in the store for this *id*; by default, if the runtime persists and an *id*
-        is given. Raises IllegalMove
-        where a session of this id is open, InvalidSetting where a setting makes no
-        sense, SessionEnded outside of the runtime's block.
+        is given. Raises IllegalMove where a session of this id is open, InvalidSetting
+        where a setting makes no sense, SessionEnded outside of the runtime's block.
         """
-        dispatch = self._running()
+        homes = self._running()
         opened = SessionOpened(
-            at_s=dispatch.clock.now_s(),
+            at_s=homes.all[0].clock.now_s(),
             session=SessionId(uuid.uuid4().hex if id is None else id),
             parent=None if parent is None else SessionId(parent),
             tenant=tenant,
@@ -175,7 +198,7 @@ class Runtime:
             resumes=(self._persists and named) if resume is None else resume,
             persists=self._persists and named,
         )
-        return Session(Conversation(dispatch, opened, keeping=keeping))
+        return Session(Conversation(homes, opened, keeping=keeping))
 
     @property
     def policy(self) -> Policy:
@@ -184,15 +207,24 @@ class Runtime:
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler, to look at."""
-        return self._running().scheduler
+        """The scheduler of the first backend, to look at."""
+        return self._running().all[0].scheduler
+
+    @property
+    def schedulers(self) -> tuple[Scheduler, ...]:
+        """The scheduler of each backend, in their order."""
+        return tuple(home.scheduler for home in self._running().all)
 
     @property
     def store(self) -> StateStore:
         """Where this runtime parks state."""
         return self._store
 
-    def _running(self) -> Dispatch:
-        if self._dispatch is None:
+    @property
+    def _identity(self) -> str:
+        return self._backends[0].capabilities.identity
+
+    def _running(self) -> Homes:
+        if self._homes is None:
             raise SessionEnded("the runtime is not open: use it with 'async with'")
-        return self._dispatch
+        return self._homes

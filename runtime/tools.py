@@ -13,8 +13,8 @@ from typing import Self, TypeVar
 
 import anyio
 
-from ..scheduler import CallId, SchedulerError, SessionId, ToolEnded, ToolStarted
-from .dispatch import Dispatch
+from ..scheduler import CallId, SchedulerError, ToolEnded, ToolStarted
+from .conversation import Conversation
 from .errors import SessionEnded, WrongInput
 from .tool_class import ToolClass
 
@@ -31,8 +31,7 @@ class ToolCall:
 
     def __init__(
         self,
-        dispatch: Dispatch,
-        session: SessionId,
+        conversation: Conversation,
         call: CallId,
         name: str,
         class_name: ToolClass,
@@ -43,8 +42,7 @@ class ToolCall:
                 f"expected_s of tool {name!r} must be finite and not negative, "
                 f"not {expected_s}"
             )
-        self._dispatch = dispatch
-        self._session = session
+        self._conversation = conversation
         self._call = call
         self._name = name
         self._class = class_name
@@ -53,11 +51,11 @@ class ToolCall:
         self._status = "ok"
 
     async def __aenter__(self) -> Self:
-        self._began_s = self._dispatch.clock.now_s()
-        self._dispatch.happen(
+        self._began_s = self._conversation.dispatch.clock.now_s()
+        self._conversation.dispatch.happen(
             ToolStarted(
                 at_s=self._began_s,
-                session=self._session,
+                session=self._conversation.id,
                 call=self._call,
                 tool=self._name,
                 tool_class=self._class,
@@ -72,13 +70,13 @@ class ToolCall:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        now_s = self._dispatch.clock.now_s()
+        now_s = self._conversation.dispatch.clock.now_s()
         # A tool may outlive its session or the runtime; its own end is what counts.
         with contextlib.suppress(SessionEnded, SchedulerError):
-            self._dispatch.happen(
+            self._conversation.dispatch.happen(
                 ToolEnded(
                     at_s=now_s,
-                    session=self._session,
+                    session=self._conversation.id,
                     call=self._call,
                     tool=self._name,
                     tool_class=self._class,

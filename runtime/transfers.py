@@ -156,8 +156,10 @@ class Transfers:
         except (StateStoreError, TimeoutError):
             return 0
         self._in_store.add(key)
-        self._parked.add(key)
-        return manifest.shared_tokens(prompt)
+        shared_tokens = manifest.shared_tokens(prompt)
+        if shared_tokens:
+            self._parked.add(key)
+        return shared_tokens
 
     def useless(self, key: str) -> None:
         """Take note that what is parked under *key* will not be asked for again."""

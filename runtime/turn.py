@@ -18,6 +18,7 @@ from typing import Self
 import msgspec
 
 from ..backends import (
+    BackendError,
     Chunk,
     EngineLost,
     FinishReason,
@@ -156,9 +157,11 @@ class Turn:
             prompt, prefix_tokens = await conversation.encode(self._said)
             self._prompt_tokens = len(prompt)
             self._submitted_s = self._now_s()
-            prefix_tokens = await conversation.find(prompt, prefix_tokens)
+            conversation.settle(len(prompt) + self._max_tokens)
+            self._dispatch = conversation.dispatch
             for recoveries_left in reversed(range(_MAX_RECOVERIES + 1)):
                 request = self._request(prompt)
+                prefix_tokens = await conversation.find(_ids(request), prefix_tokens)
                 self._submit(request, prefix_tokens)
                 try:
                     prefilled = await self._prefill(request, prompt)
@@ -182,12 +185,11 @@ class Turn:
                     return
                 except EngineLost as error:
                     self._abort(error)
-                    if not (recoveries_left and self._dispatch.recovery.possible):
+                    if not (recoveries_left and await self._carry_on()):
                         raise
                 except BaseException as error:
                     self._abort(error)
                     raise
-                await self._dispatch.recover(conversation.id, self._generation)
                 if len(self._output) >= self._max_tokens:  # all was said but the end
                     self._conclude(prompt)
                     yield Chunk(token_ids=(), text="", finish=FinishReason.LENGTH)
@@ -196,6 +198,22 @@ class Turn:
         finally:
             with contextlib.suppress(SessionEnded):  # the runtime may have gone first
                 conversation.finish()
+
+    async def _carry_on(self) -> bool:
+        """Get an engine to go on with, this one or another; return whether there is."""
+        conversation = self._conversation
+        try:
+            if self._dispatch.recovery.possible:
+                await self._dispatch.recover(conversation.id, self._generation)
+                return True
+        except BackendError:
+            if not conversation.flee():
+                raise
+        else:
+            if not conversation.flee():
+                return False
+        self._dispatch = conversation.dispatch
+        return True
 
     # ---- the phases ------------------------------------------------------------------
 

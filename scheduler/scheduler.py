@@ -177,6 +177,12 @@ class Scheduler:
         """What waits, moves and prefills are expected to take here."""
         return self._outlook
 
+    def has_room(self, tokens: int) -> bool:
+        """Whether a new turn of so many tokens would be let in at once."""
+        ledger = self._books.ledger
+        fits = ledger.free_slots > 0 and ledger.free_tokens >= tokens
+        return fits and not self._books.queue
+
     def session(self, session: SessionId) -> Session:
         """Return the session, read only; raise UnknownSession."""
         return self._books.session(session)
