@@ -1,5 +1,6 @@
-"""Where parked KV state lives: host memory today; every tier behind one protocol."""
+"""Where parked KV state lives: host memory, disk; every tier behind one protocol."""
 
+from .disk import DiskStore
 from .errors import (
     StateCorrupt,
     StateLeased,
@@ -25,6 +26,7 @@ from .store import Inventory, Owner, Receipt, StateStore, StoreStat
 
 __all__ = [
     "BLOCK_TOKENS",
+    "DiskStore",
     "Inventory",
     "KVState",
     "Manifest",
