@@ -216,6 +216,11 @@ class Runtime:
         return tuple(home.scheduler for home in self._running().all)
 
     @property
+    def homes(self) -> Homes:
+        """The accelerators, and what the store asks of them."""
+        return self._running()
+
+    @property
     def store(self) -> StateStore:
         """Where this runtime parks state."""
         return self._store
