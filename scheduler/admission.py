@@ -77,13 +77,18 @@ class Admission:
         self._max_prefills = max_prefills
         self._age_bound_s = age_bound_s
         self._blocked = _Blocked(None, False, 0, -math.inf)
+        self._admitted = False  # anybody, by the latest plan
         self._hopeless: list[tuple[Session, Turn]] = []
         self.forced = 0
 
     @property
-    def retry_s(self) -> float:
-        """When to look again at a turn that memory keeps out."""
-        return self._blocked.until_s
+    def retry_s(self) -> float | None:
+        """When to look again at a turn that memory keeps out, if time may let it in.
+
+        Each admission changes the age bound, which the next look goes by.
+        """
+        again = self._policy.traits.ripens or self._admitted
+        return self._blocked.until_s if again else None
 
     @property
     def rejections_due(self) -> bool:
@@ -130,10 +135,12 @@ class Admission:
     def admit_fitting(self, draft: Draft, now_s: float) -> bool:
         """Admit from the head on; return whether memory stopped it."""
         books = self._books
-        if not books.queue:
+        self._admitted = False
+        most = self._max_prefills + _LOOKAHEAD
+        if not books.queue or len(books.prefilling) >= most:
             return False
         self._bound_age()
-        while len(books.prefilling) < self._max_prefills + _LOOKAHEAD:
+        while len(books.prefilling) < most:
             head = books.queue.head(now_s)
             if head is None:
                 return False
@@ -173,12 +180,12 @@ class Admission:
         """Derive the bound from how turns get in now, unless it was set."""
         books, outlook = self._books, self._view.outlook
         if self._age_bound_s is None and books.queue:
-            tokens = self._view.outlook.pace.turn_tokens
+            tokens = outlook.pace.turn_tokens
             move_s = min(
                 outlook.save_s(tokens) + outlook.restore_s(tokens),
                 outlook.prefill_s(tokens),
             )
-            bound_s = self._view.outlook.pace.age_bound_s(len(books.queue), move_s)
+            bound_s = outlook.pace.age_bound_s(len(books.queue), move_s)
             books.queue.age_bound_s = bound_s
 
     def _fill_in(self, blocked: Session, draft: Draft, now_s: float) -> bool:
@@ -289,6 +296,7 @@ class Admission:
         self.forced += head.forced
         books.prefilling.add(session.id)
         draft.admit.append(admitted)
+        self._admitted = True
         if session.residency is Residency.PARKED and not recomputed:
             self._link.want_restore(session)
         else:
@@ -318,6 +326,8 @@ class Admission:
         leaving = self._link.leaving()
         coming = sum(books.ledger.held_tokens(holder.id) for holder in leaving)
         lack = Lack(tokens=lack.tokens - coming, slots=lack.slots - len(leaving))
+        if lack.tokens <= 0 and lack.slots <= 0:
+            return
         candidates = self._candidates(session, forced, now_s)
         for victim in choose_victims(candidates, lack, books.ledger):
             self._departures.make_leave(victim, draft, now_s)
@@ -330,7 +340,7 @@ class Admission:
                 yield victim
         if not forced:
             return
-        for session_id in self._books.queue.youngest_first():
+        for session_id in self._books.queue.youngest_residents():
             holder = self._books.sessions[session_id]
             if holder is not head and _may_go(holder):
                 yield Victim(holder, self._policy.traits.departure)

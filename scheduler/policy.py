@@ -39,14 +39,16 @@ class Traits:
     """What the scheduler has to know of a policy besides its answers.
 
     ``departure``: how state leaves; None is whichever way costs less, by what was
-    measured. ``reserves_growth``: who is not resident has to leave room for the next
-    turns of those that are. ``ahead``: the probability that its turn comes in time from
-    which on a parked state is restored before it does; None never does so. For replays
-    only: ``clairvoyant`` is told how long tools will take, and ``unlimited`` is given
-    memory without end.
+    measured. ``ripens``: who is kept out may get in by the passing of time alone, so it
+    is looked at again; all else waits for events. ``reserves_growth``: who is not
+    resident has to leave room for the next turns of those that are. ``ahead``: the
+    probability that its turn comes in time from which on a parked state is restored
+    before it does; None never does so. For replays only: ``clairvoyant`` is told how
+    long tools will take, and ``unlimited`` is given memory without end.
     """
 
     departure: Departure | None
+    ripens: bool = False
     reserves_growth: bool = False
     ahead: float | None = None
     clairvoyant: bool = False

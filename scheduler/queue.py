@@ -25,7 +25,6 @@ first. Nobody becomes urgent before it came, so whoever comes later stays behind
 """
 
 import math
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, unique
@@ -116,7 +115,8 @@ class AdmissionQueue:
     def __init__(self, *, age_bound_s: float, service: Service | None = None) -> None:
         self.age_bound_s = age_bound_s
         self._service = Service() if service is None else service
-        self._entries: OrderedDict[SessionId, _Entry] = OrderedDict()
+        self._entries: dict[SessionId, _Entry] = {}
+        self._residents: dict[SessionId, _Entry] = {}  # in the order of arrival
         self._lines: dict[tuple[int, Rank, str], _Line] = {}
         self._standing: KeyedHeap[_Line] = KeyedHeap()
         self._by_age: KeyedHeap[_Entry] = KeyedHeap()
@@ -165,6 +165,9 @@ class AdmissionQueue:
             self._quit(entry)
             entry.line = self._line(entry.claim.priority, rank, entry.claim.tenant)
             self._join(entry)
+            if rank is Rank.RESIDENT:  # it may have come before others of them
+                by_arrival = sorted(self._residents.values(), key=_number)
+                self._residents = {each.claim.session: each for each in by_arrival}
 
     def remove(self, session: SessionId) -> None:
         """Take a turn out; raise IllegalMove if there is none."""
@@ -207,9 +210,9 @@ class AdmissionQueue:
         urgent_s, urgent = self._first_urgent()
         return None if urgent is first or math.isinf(urgent_s) else urgent_s
 
-    def youngest_first(self) -> Iterator[SessionId]:
-        """Yield the waiting sessions, the last to arrive first."""
-        return iter(reversed(self._entries))
+    def youngest_residents(self) -> Iterator[SessionId]:
+        """Yield those who hold memory while they wait, the last to arrive first."""
+        return iter(reversed(self._residents))
 
     def count(self, rank: Rank) -> int:
         """Return how many turns of *rank* wait."""
@@ -243,6 +246,8 @@ class AdmissionQueue:
     def _join(self, entry: _Entry) -> None:
         line = entry.line
         self._counts[line.rank] += 1
+        if line.rank is Rank.RESIDENT:
+            self._residents[entry.claim.session] = entry
         line.entries.put(entry, (entry.claim.attained_s, entry.number))
         key = self._key(line, entry)
         if len(line.entries) == 1 or key < self._standing.key(line):
@@ -251,6 +256,7 @@ class AdmissionQueue:
     def _quit(self, entry: _Entry) -> None:
         line = entry.line
         self._counts[line.rank] -= 1
+        self._residents.pop(entry.claim.session, None)
         line.entries.discard(entry)
         if not line.entries:
             self._standing.discard(line)
@@ -284,3 +290,7 @@ class AdmissionQueue:
         if due is not None and self._by_due.key(due)[0] < aged_s:
             return self._by_due.key(due)[0], due
         return aged_s, oldest
+
+
+def _number(entry: _Entry) -> int:
+    return entry.number

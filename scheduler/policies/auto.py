@@ -38,7 +38,6 @@ class _Priced(NamedTuple):
     cost_s: float
     session: Session
 
-    @property
     def ratio(self) -> float:
         return self.remaining_s / max(self.cost_s, 1e-9)
 
@@ -46,7 +45,7 @@ class _Priced(NamedTuple):
 class Auto(Keep):
     """Keep, park or drop, whichever the measured costs say; the default."""
 
-    traits = Traits(departure=None, reserves_growth=True, ahead=0.5)
+    traits = Traits(departure=None, ripens=True, reserves_growth=True, ahead=0.5)
 
     @property
     def name(self) -> str:
@@ -105,5 +104,5 @@ def _by_price(sessions: Iterable[Session], view: View, now_s: float) -> list[_Pr
         for session in sessions
         if session.departure is None
     ]
-    priced.sort(key=lambda each: -each.ratio)
+    priced.sort(key=_Priced.ratio, reverse=True)
     return priced

@@ -18,6 +18,7 @@ class Evicting(Keep):
         self._tier = tier
         self.traits = Traits(
             departure=Departure.PARK if tier else Departure.DROP,
+            ripens=True,
             reserves_growth=reserves_growth,
         )
 
