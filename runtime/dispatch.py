@@ -16,7 +16,7 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
-from ..backends import Backend
+from ..backends import Backend, BackendError
 from ..scheduler import (
     CopyFound,
     CopyLost,
@@ -183,7 +183,12 @@ class Dispatch:
 
     async def recover(self, session: SessionId, generation: int) -> None:
         """Replace the engine that *session* has lost in *generation*."""
-        if await self.recovery.recover(generation) and not self._closed:
+        try:
+            restarted = await self.recovery.recover(generation)
+        except BackendError:
+            self.give_up()
+            raise
+        if restarted and not self._closed:
             self.happen(EngineRestarted(at_s=self.clock.now_s(), session=session))
 
     def close(self) -> None:
@@ -264,7 +269,8 @@ class Dispatch:
             self._tell(forgotten)
             key = self._lanes[forgotten.session].key
             self._transfers.useless(key)
-            self._chores.post(partial(self._transfers.forget, key))
+            if not self.down:  # else it is as good as ever for another engine
+                self._chores.post(partial(self._transfers.forget, key))
         for copy in plan.copy:
             self._tell(copy)
             lane = self._lanes[copy.session]
