@@ -1,0 +1,160 @@
+"""The stores under test, each with what only tests do to a store.
+
+A new store joins the contract suite and the machine with one line in ``STORES``.
+"""
+
+import tempfile
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from kvalet.state_store import DiskStore, Inventory, MemoryStore, tenant_of
+from kvalet.state_store.sealing import PlainSealer
+from kvalet.state_store.shelf import TenantBudget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a store is opened with."""
+
+    budget_bytes: int | None = None
+    tenant_budget_bytes: TenantBudget = None
+
+
+class Harness(Protocol):
+    """An open store, and what only tests do to it."""
+
+    @property
+    def store(self) -> Inventory:
+        """The store; another one after ``reopen``."""
+        ...
+
+    async def corrupt(self, key: str, segment: int) -> None:
+        """Flip a bit where the store keeps that segment of the state."""
+        ...
+
+    async def reopen(self) -> None:
+        """Close the store, and open it as the next process would."""
+        ...
+
+    async def leftovers(self) -> list[str]:
+        """Return what lies outside of the process for the sake of states."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of store: how it is opened, and which promises it makes.
+
+    ``has_budget``: it keeps byte budgets of its own, and counts what it stores.
+    ``survives``: what is parked is there after ``reopen``.
+    """
+
+    open: Callable[[Limits], AbstractAsyncContextManager[Harness]]
+    has_budget: bool = True
+    survives: bool = False
+
+
+class MemoryHarness:
+    """Host memory."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.store = MemoryStore(limits.budget_bytes, limits.tenant_budget_bytes)
+
+    async def corrupt(self, key: str, segment: int) -> None:
+        # It hands out the very buffers that it keeps.
+        state, _ = await self.store.fetch(key)
+        payload = state.payloads[segment]
+        assert isinstance(payload, memoryview)
+        payload[0] ^= 1
+
+    async def reopen(self) -> None:
+        await self.store.aclose()
+        self.store = MemoryStore(
+            self._limits.budget_bytes, self._limits.tenant_budget_bytes
+        )
+
+    async def leftovers(self) -> list[str]:
+        return []
+
+
+@asynccontextmanager
+async def open_memory(limits: Limits) -> AsyncGenerator[Harness]:
+    """Open host memory."""
+    harness = MemoryHarness(limits)
+    try:
+        yield harness
+    finally:
+        await harness.store.aclose()
+
+
+class DiskHarness:
+    """A folder."""
+
+    def __init__(self, limits: Limits, folder: Path, store: DiskStore) -> None:
+        self._limits = limits
+        self._folder = folder
+        self.store = store
+
+    @classmethod
+    async def open(cls, limits: Limits, folder: Path) -> "DiskHarness":
+        return cls(limits, folder, await open_folder(limits, folder))
+
+    async def corrupt(self, key: str, segment: int) -> None:
+        manifest = await self.store.find(key)
+        flip(rows_file(self._folder, key, manifest.segments[segment].address))
+
+    async def reopen(self) -> None:
+        await self.store.aclose()
+        self.store = await open_folder(self._limits, self._folder)
+
+    async def leftovers(self) -> list[str]:
+        return [
+            str(path.relative_to(self._folder))
+            for path in self._folder.glob("*/*")
+            if path.parent.name != "store"
+        ]
+
+
+@asynccontextmanager
+async def open_disk(limits: Limits) -> AsyncGenerator[Harness]:
+    """Open a fresh folder."""
+    with tempfile.TemporaryDirectory(prefix="kvalet-test-") as name:
+        harness = await DiskHarness.open(limits, Path(name) / "states")
+        try:
+            yield harness
+        finally:
+            await harness.store.aclose()
+
+
+async def open_folder(limits: Limits, folder: Path) -> DiskStore:
+    """Open a disk store."""
+    return await DiskStore.open(
+        folder,
+        budget_bytes=limits.budget_bytes,
+        tenant_budget_bytes=limits.tenant_budget_bytes,
+    )
+
+
+def rows_file(folder: Path, key: str, address: str) -> Path:
+    """Return the file that a disk store keeps a segment of a state in."""
+    sealer, tenant = PlainSealer(), tenant_of(key)
+    pattern = f"{sealer.name(tenant, '')}/{sealer.name(tenant, address)}.*.rows"
+    (path,) = folder.glob(pattern)
+    return path
+
+
+def flip(path: Path, byte: int = 0) -> None:
+    """Flip a bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 1
+    path.write_bytes(data)
+
+
+STORES: dict[str, Kind] = {
+    "memory": Kind(open=open_memory),
+    "disk": Kind(open=open_disk, survives=True),
+}
