@@ -1,0 +1,351 @@
+"""Several stores as one: a fast one takes what is parked, slower ones keep it longer.
+
+Park. The first tier takes the state, and the call returns. The tiers below get it from
+a queue each (``write_behind.py``), whole or only the new rows, whatever they lack. With
+*through*, the call also waits until it was the state's turn at the last tier; the
+receipt names that tier if it has it now. If it does not, that is no error: the state is
+kept, and tried again. If the first tier has no room, the next one takes it at once.
+
+Fetch. The fastest tier that has the newest state answers. A corrupt copy falls through
+to the next tier. What came from below is parked in the first tier again, afterwards.
+
+Lost. A state that leaves a tier is lost when no other tier has it, nor the queue: only
+then its key is in ``Receipt.evicted``, or the owner is told, once. A state that the
+first tier displaced before it was written below is kept alive by the queue until it is.
+
+What was begun for a key is finished, even if the caller is cancelled; so everything
+here runs in tasks of the store's own, one after another for each key.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import anyio
+
+from .copies import Copies
+from .errands import Errands
+from .errors import StateMissing, StateStoreError, StoreUnavailable
+from .lookup import Lookup
+from .state import KVState, Manifest
+from .store import Inventory, Owner, Receipt, StoreStat
+from .write_behind import WriteBehind
+
+_QUEUE_BYTES: Final = 1024**3
+_FLUSH_S: Final = 5.0
+
+
+class TieredStore:
+    """Implements ``Inventory`` by *tiers*, the fastest first.
+
+    With *write_through* every park waits for the last tier. ``queue_bytes`` bounds what
+    each queue keeps alive that no tier holds; what a tier in this process holds too are
+    the same bytes. ``flush_s`` bounds how long closing waits for the queues.
+    """
+
+    def __init__(
+        self,
+        tiers: Sequence[Inventory],
+        *,
+        write_through: bool = False,
+        queue_bytes: int = _QUEUE_BYTES,
+        flush_s: float = _FLUSH_S,
+    ) -> None:
+        self._tiers = tuple(tiers)
+        self._write_through = write_through
+        self._flush_s = flush_s
+        self._copies = Copies(len(self._tiers))
+        self._ways = tuple(
+            WriteBehind(
+                tier,
+                number,
+                copies=self._copies,
+                above=self,
+                queue_bytes=queue_bytes,
+            )
+            for number, tier in enumerate(self._tiers)
+        )
+        self._lookup = Lookup(
+            self._tiers,
+            self._ways,
+            copies=self._copies,
+            settle=self._settle,
+            replaced=self._replace,
+        )
+        self._errands = Errands()
+        self._owner: Owner | None = None
+        self._lost = 0
+        for number, tier in enumerate(self._tiers):
+            tier.serve(_OwnerOf(self, number))
+
+    # ---- park ------------------------------------------------------------------------
+
+    async def park(self, state: KVState, *, through: bool = False) -> Receipt:
+        """Keep *state*; raise StoreFull if no tier can ever take it.
+
+        If the first tier fails in another way and no other takes it, its error.
+        """
+        parking = self._errands.begin(self._park(state, through or self._write_through))
+        try:
+            await asyncio.wait([parking])
+        except asyncio.CancelledError:
+            # Nobody reads the receipt, but somebody has to hear of the lost.
+            parking.add_done_callback(self._tell_displaced)
+            raise
+        return parking.result()
+
+    async def _park(self, state: KVState, through: bool) -> Receipt:
+        key = state.manifest.key
+        async with self._errands.alone(key):
+            receipt = await self._place(state)
+        last = self._ways[-1]
+        if through and len(self._ways) > 1 and await last.written(key):
+            receipt = replace(receipt, tier=last.name)
+        return replace(receipt, nbytes=state.manifest.kv_bytes)
+
+    async def _place(self, state: KVState) -> Receipt:
+        """Park *state* in the fastest tier that takes it, and queue it for the rest."""
+        manifest = await self._whole_manifest(state)
+        error: StateStoreError | None = None
+        for number, way in enumerate(self._ways):
+            try:
+                pieces = await self._pieces(state, number)
+                receipt = await way.write(manifest, pieces)
+            except StateStoreError as failure:
+                error = error or failure
+                continue
+            self._replace(manifest, number, range(number))
+            for slower in self._ways[number + 1 :]:
+                slower.push(manifest, pieces)
+            return receipt
+        self.reconsider(manifest.key)
+        raise error or StoreUnavailable("the store has no tiers")
+
+    async def _whole_manifest(self, state: KVState) -> Manifest:
+        """Return what the key is to hold; raise StateMissing if a beginning lacks."""
+        rest = state.manifest
+        if not rest.first_token:
+            return rest
+        base = self._copies.newest(rest.key) or await self.find(rest.key)
+        if not rest.continues(base):
+            raise _lacks_beginning(rest)
+        return rest.behind(base)
+
+    async def _pieces(self, state: KVState, number: int) -> KVState:
+        """Return what makes the tier hold the state that *state* ends."""
+        rest = state.manifest
+        if not rest.first_token or self._copies.holds(rest.key, number):
+            return state
+        for way in self._ways:
+            if (queued := way.state(rest.key)) is not None:
+                return state.behind(queued)
+        # A tier that has no room for the whole may still have its beginning.
+        base = self._copies.newest(rest.key)
+        state_below = base and await self.load(base, number)
+        if not state_below:
+            raise _lacks_beginning(rest)
+        return state.behind(state_below)
+
+    def _tell_displaced(self, parking: asyncio.Task[Receipt]) -> None:
+        if not parking.cancelled() and parking.exception() is None:
+            self.tell(parking.result().evicted)
+
+    # ---- fetch -----------------------------------------------------------------------
+
+    async def fetch(self, key: str) -> tuple[KVState, Receipt]:
+        """Return the verified state; raise StateMissing or StateCorrupt.
+
+        StoreUnavailable or StateLeased say that a tier may have it, but can't give it.
+        """
+        state, receipt = await self._lookup.fetch(key)
+        if not self._copies.may_hold(key, 0) and not self._errands.closed:
+            self._errands.begin(self._promote(state))
+        return state, receipt
+
+    async def find(self, key: str) -> Manifest:
+        """Return what the key holds; raise StateMissing."""
+        return await self._lookup.find(key)
+
+    async def _promote(self, state: KVState) -> None:
+        key = state.manifest.key
+        async with self._errands.alone(key):
+            newest = self._copies.newest(key)
+            if newest != state.manifest or self._copies.holds(key, 0):
+                return
+            with contextlib.suppress(StateStoreError):
+                receipt = await self._ways[0].write(state.manifest, state)
+                self.tell(receipt.evicted)
+
+    # ---- the rest --------------------------------------------------------------------
+
+    async def drop(self, key: str) -> None:
+        """Forget the key in every tier; where that fails, as soon as it is back."""
+        dropping = self._errands.begin(self._drop(key))
+        await asyncio.wait([dropping])
+        dropping.result()
+
+    async def _drop(self, key: str) -> None:
+        async with self._errands.alone(key):
+            with self._copies.reading(key):
+                self._copies.forget(key)  # before it's gone, so that nobody fetches it
+                await asyncio.gather(*(way.drop(key) for way in self._ways))
+
+    async def stat(self) -> StoreStat:
+        """Return the sums; a state counts once, in however many tiers it is.
+
+        ``states`` are those that were parked or found through this store,
+        ``evictions`` those that are lost.
+        """
+        tiers = tuple([await tier.stat() for tier in self._tiers])
+        budgets = [tier.budget_bytes for tier in tiers if tier.budget_bytes is not None]
+        refused = Counter[str]()
+        for tier in tiers:
+            refused.update(tier.refused)
+        for way in self._ways:
+            refused.update(way.refused)
+        return StoreStat(
+            states=self._copies.states,
+            stored_bytes=self._copies.stored_bytes,
+            budget_bytes=sum(budgets) if len(budgets) == len(tiers) else None,
+            evictions=self._lost,
+            tier="tiered",
+            available=any(tier.available for tier in tiers),
+            refused=dict(refused),
+            tiers=tiers,
+        )
+
+    async def keys(self) -> AsyncIterator[str]:
+        """Yield the key of every state; those of a tier that is away are left out."""
+        seen: set[str] = set()
+        for number, tier in enumerate(self._tiers):
+            with contextlib.suppress(StateStoreError):
+                async for key in tier.keys():
+                    if key not in seen and self._copies.may_hold(key, number):
+                        seen.add(key)
+                        yield key
+        for way in self._ways:
+            for key in way.waiting():
+                if key not in seen and way.covers(key):
+                    seen.add(key)
+                    yield key
+
+    def serve(self, owner: Owner) -> None:
+        """Have *owner* hear what is lost, and say what states are worth."""
+        self._owner = owner
+
+    async def aclose(self) -> None:
+        """Write what is queued, for at most ``flush_s``, and close the tiers."""
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._flush(), self._flush_s)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._errands.cancel()
+                for way in self._ways:
+                    await way.cancel()
+                for tier in self._tiers:
+                    with contextlib.suppress(StateStoreError):
+                        await tier.aclose()
+
+    async def _flush(self) -> None:
+        await self._errands.wait()
+        await asyncio.gather(*(way.flush() for way in self._ways))
+
+    # ---- for the queues and the tiers ------------------------------------------------
+
+    async def load(self, manifest: Manifest, tier: int) -> KVState | None:
+        """Return the whole state from a tier faster than *tier*, if one holds it."""
+        return await self._lookup.load(manifest, range(tier))
+
+    def displaced(self, keys: Iterable[str], tier: int, since: int) -> tuple[str, ...]:
+        """Note whom *tier* displaced in what began at *since*; return who is lost."""
+        lost: list[str] = []
+        for key in keys:
+            if self._copies.changed(key, tier, since):
+                self._copies.doubt(key, tier)
+            else:
+                self._copies.emptied(key, tier)
+            if self._settle(key):
+                lost.append(key)
+        return tuple(lost)
+
+    def reconsider(self, key: str) -> None:
+        """Tell the owner if the key's newest state is nowhere any more."""
+        if self._settle(key):
+            self.tell([key])
+
+    def tell(self, lost: Iterable[str]) -> None:
+        """Tell the owner who is lost."""
+        if self._owner is not None:
+            for key in lost:
+                self._owner.lost(key)
+
+    def lost_in(self, key: str, tier: int) -> None:
+        """Take note that *tier* has lost the key's state by itself."""
+        self._copies.emptied(key, tier)
+        self.reconsider(key)
+
+    def worth_s(self, manifest: Manifest) -> float:
+        """Return what the owner says."""
+        return 0.0 if self._owner is None else self._owner.worth_s(manifest)
+
+    # ---- inside ----------------------------------------------------------------------
+
+    def _settle(self, key: str) -> bool:
+        """Return whether the key's newest state has just turned out to be lost."""
+        copies = self._copies
+        if (
+            copies.newest(key) is None
+            or copies.holders(key)
+            or any(way.covers(key) for way in self._ways)
+        ):
+            return False
+        if copies.unseen(key):
+            if not self._errands.closed:
+                self._errands.begin(self._look(key))
+            return False
+        self._lost += 1
+        copies.forget(key)
+        for way in self._ways:
+            way.discard(key)
+        return True
+
+    async def _look(self, key: str) -> None:
+        """Ask the tiers that may or may not hold the key's newest state."""
+        for number in self._copies.unseen(key):
+            if not await self._lookup.look(key, number):
+                return  # nobody knows yet
+        self.reconsider(key)
+
+    def _replace(
+        self, manifest: Manifest, number: int, others: Iterable[int] | None = None
+    ) -> None:
+        """Note that *manifest* is the newest, in one tier; *others* let go of it."""
+        self._copies.replace(manifest.key, manifest, number)
+        for other in range(len(self._tiers)) if others is None else others:
+            if other != number:
+                self._ways[other].discard(manifest.key)
+
+
+class _OwnerOf:
+    """Implements ``Owner`` for one tier."""
+
+    def __init__(self, store: TieredStore, number: int) -> None:
+        self._store = store
+        self._number = number
+
+    def lost(self, key: str) -> None:
+        self._store.lost_in(key, self._number)
+
+    def worth_s(self, manifest: Manifest) -> float:
+        return self._store.worth_s(manifest)
+
+
+def _lacks_beginning(rest: Manifest) -> StateMissing:
+    return StateMissing(
+        f"what comes before token {rest.first_token} of state {rest.key!r} "
+        "is not parked here"
+    )

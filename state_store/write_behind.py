@@ -1,0 +1,397 @@
+"""Carries to one tier what it should hold, while nobody waits.
+
+A park waits for none of this. What is queued is the newest state per key, or that the
+key is to be dropped. The queue keeps at most ``queue_bytes`` of payload alive by
+itself, and one state that is under way. Beyond that the oldest entries let go of their
+bytes, those first that a faster tier holds: they stay queued, and are read from there.
+
+A tier that does not answer gets a pause, which doubles from 0.25 s up to 4 s; the
+queue waits meanwhile, and whoever waits for the queue is told that it takes longer. An
+entry is given up after eight failures, or at once when trying again is of no use: the
+session belongs to another process, or the state is larger than the tier.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Generator, Iterable
+from dataclasses import replace
+from typing import Final, Protocol
+
+from .copies import Content, Copies, Held
+from .errors import (
+    StateCorrupt,
+    StateLeased,
+    StateMissing,
+    StateStoreError,
+    StoreFull,
+    StoreUnavailable,
+)
+from .pieces import is_whole, piece_for
+from .state import KVState, Manifest
+from .store import Inventory, Receipt
+from .write_queue import Job, WriteQueue
+
+_SHORTEST_PAUSE_S: Final = 0.25
+_LONGEST_PAUSE_S: Final = 4.0
+_MOST_ATTEMPTS: Final = 8
+_MOST_DROPS: Final = 65_536
+_REASONS: Final[dict[type[Exception], str]] = {
+    StateCorrupt: "corrupt",
+    StateLeased: "leased",
+    StateMissing: "missing",
+    StoreFull: "full",
+    StoreUnavailable: "unavailable",
+}
+
+
+class Above(Protocol):
+    """What it asks of the store that it works for."""
+
+    async def load(self, manifest: Manifest, tier: int) -> KVState | None:
+        """Return the whole state from a tier faster than *tier*, if one holds it."""
+        ...
+
+    def displaced(self, keys: Iterable[str], tier: int, since: int) -> tuple[str, ...]:
+        """Note whom *tier* displaced in what began at *since*; return who is lost."""
+        ...
+
+    def tell(self, lost: Iterable[str]) -> None:
+        """Tell the owner who is lost."""
+        ...
+
+    def reconsider(self, key: str) -> None:
+        """Tell the owner if the key's newest state is nowhere any more."""
+        ...
+
+
+class WriteBehind:
+    """The way to one tier: by the queue, or past it for what can't wait."""
+
+    def __init__(
+        self,
+        tier: Inventory,
+        number: int,
+        *,
+        copies: Copies,
+        above: Above,
+        queue_bytes: int,
+    ) -> None:
+        self.refused: Counter[str] = Counter()
+        self.name = ""  # the tier's own, known from its first receipt on
+        self._tier = tier
+        self._number = number
+        self._copies = copies
+        self._above = above
+        self._queue_bytes = queue_bytes
+        self._queue = WriteQueue()
+        self._aside: dict[str, Job | None] = {}
+        self._job: Job | None = None  # under way, in _carrying
+        self._carrying: asyncio.Task[None] | None = None
+        self._worker: asyncio.Task[None] | None = None
+        self._pause_s = _SHORTEST_PAUSE_S
+        self._pausing = False
+        self._closing = asyncio.Event()
+
+    @property
+    def queued_bytes(self) -> int:
+        """Payload that is queued or under way."""
+        return self._queue.nbytes + (self._job.nbytes if self._job else 0)
+
+    # ---- by the queue ----------------------------------------------------------------
+
+    def push(self, manifest: Manifest, pieces: KVState) -> None:
+        """Queue the newest state of a key; *pieces* are its rows, or the last of them.
+
+        It takes the place of what was queued for the key.
+        """
+        self._put(Job(manifest.key, manifest, pieces))
+
+    def discard(self, key: str) -> None:
+        """Queue that the tier has to drop the key, if it has or is to get it."""
+        nothing = self._copies.held(key, self._number) is Content.NOTHING
+        if nothing and not self._queued(key) and not self._under_way(key):
+            return
+        self._put(Job(key, None, None))
+        if self._queue.drops > _MOST_DROPS:
+            # The tier has been away for long. What it holds expires, or is found to be
+            # of another conversation when it is asked for.
+            oldest = self._queue.oldest_drop()
+            self._queue.take(oldest.key)
+            self._copies.emptied(oldest.key, self._number)
+
+    async def written(self, key: str) -> bool:
+        """Wait until the key's turn has come; return whether the tier holds it now."""
+        job = self._queued(key) or self._under_way(key)
+        if job is None or self._pausing:
+            return self._copies.holds(key, self._number)
+        if self._queue.get(key) is job:
+            self._queue.put_first(job)
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        job.waiting.append(future)
+        return await future
+
+    def waiting(self) -> list[str]:
+        """Return the keys that wait or are under way."""
+        under_way = [self._job.key] if self._job is not None else []
+        return [*under_way, *self._aside, *self._queue.keys()]
+
+    def covers(self, key: str) -> bool:
+        """Return whether the newest state is safe here: the tier will get all of it."""
+        return any(
+            job.manifest is self._copies.newest(key) and self._suffices(job)
+            for job in (self._queued(key), self._under_way(key))
+            if job is not None and job.manifest is not None
+        )
+
+    def state(self, key: str) -> KVState | None:
+        """Return the newest state, if all of it is here."""
+        for job in (self._queued(key), self._under_way(key)):
+            if (
+                job is not None
+                and job.manifest is self._copies.newest(key)
+                and is_whole(job.pieces)
+            ):
+                return job.pieces
+        return None
+
+    # ---- past the queue --------------------------------------------------------------
+
+    async def write(self, manifest: Manifest, piece: KVState) -> Receipt:
+        """Park *piece*, after which the tier holds the state of *manifest*.
+
+        The receipt says who is lost by it. If it fails, what was queued stays so.
+        """
+        with self._past(manifest.key):
+            if self._under_way(manifest.key) and self._carrying:
+                await asyncio.wait([self._carrying])
+            return await self._park(manifest, piece)
+
+    async def drop(self, key: str) -> None:
+        """Drop the key; at once, or if that fails, when the tier is back."""
+        await self._hold(key)
+        if self._copies.held(key, self._number) is Content.NOTHING:
+            return
+        with self._past(key):
+            if not self._pausing:
+                try:
+                    await self._drop(key)
+                    return
+                except StateLeased:  # so it is another's
+                    self._copies.emptied(key, self._number)
+                    return
+                except StateStoreError as error:
+                    self._failed(error)
+        self.discard(key)
+
+    async def _hold(self, key: str) -> None:
+        job = self._queue.take(key)
+        if job is not None:
+            job.answer(False)
+        if self._under_way(key) and self._carrying:
+            self._carrying.cancel()
+            await asyncio.wait([self._carrying])
+
+    @contextlib.contextmanager
+    def _past(self, key: str) -> Generator[None]:
+        """Keep the key's job, and what comes in for it, from the worker meanwhile.
+
+        They are of no use afterwards, unless what was done past the queue fails.
+        """
+        self._aside[key] = self._queue.take(key)
+        try:
+            yield
+        except BaseException:
+            job = self._aside.pop(key)
+            if job is not None:
+                self._put(job)
+            raise
+        job = self._aside.pop(key)
+        if job is not None:
+            job.answer(True)
+
+    # ---- the end ---------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Carry out what is queued, as far as the tier answers; then do no more."""
+        self._closing.set()
+        if self._worker is not None:
+            await asyncio.wait([self._worker])
+
+    async def cancel(self) -> None:
+        """Stop at once; what is queued is let go."""
+        tasks = [task for task in (self._worker, self._carrying) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._queue.answer(False)
+        self._queue = WriteQueue()
+        if self._job is not None:
+            self._job.answer(False)
+            self._job = None
+
+    # ---- the worker ------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while self._queue:
+            if self._pausing:
+                await self._pause()
+                if self._pausing and self._closing.is_set():
+                    break
+                continue
+            job = self._queue.take_first()
+            carrying = asyncio.create_task(self._carry_out(job))
+            self._job, self._carrying = job, carrying
+            await asyncio.wait([carrying])
+            if self._job is job:  # stopped before it began
+                self._conclude(job, asyncio.CancelledError())
+        self._queue.answer(False)
+
+    async def _pause(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        with contextlib.suppress(StateStoreError):
+            self._pausing = not (await self._tier.stat()).available
+
+    async def _carry_out(self, job: Job) -> None:
+        try:
+            if job.manifest is None:
+                await self._drop(job.key)
+            else:
+                await self._write(job, job.manifest)
+        except Exception as error:  # whatever it is, the next one must have its turn
+            self._conclude(job, error)
+        except asyncio.CancelledError as error:
+            self._conclude(job, error)
+            raise
+        else:
+            self._pause_s = _SHORTEST_PAUSE_S
+            self._conclude(job, None)
+
+    def _conclude(self, job: Job, error: BaseException | None) -> None:
+        self._job = self._carrying = None
+        if isinstance(error, Exception):
+            self._failed(error)
+            if self._again(job, error):
+                return
+            if job.manifest is None:  # the tier may hold it yet; there's no more to do
+                self._copies.emptied(job.key, self._number)
+        job.answer(error is None)
+        self._above.reconsider(job.key)
+
+    def _again(self, job: Job, error: Exception) -> bool:
+        """Put *job* back; return False if trying again is of no use."""
+        job.attempts += 1
+        newer = self._queued(job.key)
+        if newer is not None:
+            self._queue.take(job.key)
+            newer.take_over(job)
+            self._put(newer)
+            return True
+        if isinstance(error, StoreUnavailable) and job.attempts < _MOST_ATTEMPTS:
+            job.answer(False)
+            self._put(job)
+            return True
+        return False
+
+    def _failed(self, error: Exception) -> None:
+        reason = _REASONS.get(type(error), type(error).__name__)
+        self.refused[f"write-behind {reason}"] += 1
+        if isinstance(error, StoreUnavailable):
+            self._pausing = True
+            self._queue.answer(False)
+
+    # ---- writing ---------------------------------------------------------------------
+
+    async def _write(self, job: Job, manifest: Manifest) -> None:
+        held = self._copies.held(job.key, self._number)
+        if isinstance(held, Content) and not is_whole(job.pieces):
+            held = await self._look(job.key)
+            if held == manifest:
+                return
+        piece = piece_for(held, job.pieces) or await self._load(manifest, held)
+        try:
+            receipt = await self._park(manifest, piece)
+        except StateMissing:  # the rows that these continue
+            if is_whole(piece):
+                raise
+            whole = piece_for(Content.OTHER, job.pieces)
+            whole = whole or await self._load(manifest, Content.OTHER)
+            receipt = await self._park(manifest, whole)
+        self._above.tell(receipt.evicted)
+
+    async def _park(self, manifest: Manifest, piece: KVState) -> Receipt:
+        began = self._copies.begin()
+        try:
+            receipt = await self._tier.park(piece)
+        except StoreFull:
+            raise  # everything is as it was
+        except BaseException:
+            self._copies.doubt(manifest.key, self._number)
+            raise
+        self.name = receipt.tier
+        self._copies.saw(manifest.key, self._number, manifest)
+        lost = self._above.displaced(receipt.evicted, self._number, began)
+        return replace(receipt, evicted=lost)
+
+    async def _drop(self, key: str) -> None:
+        try:
+            await self._tier.drop(key)
+        except BaseException:
+            self._copies.doubt(key, self._number)
+            raise
+        self._copies.emptied(key, self._number)
+
+    async def _look(self, key: str) -> Held:
+        try:
+            manifest = await self._tier.find(key)
+        except (StateMissing, StateCorrupt):
+            return Content.NOTHING
+        self._copies.saw(key, self._number, manifest)
+        return manifest
+
+    async def _load(self, manifest: Manifest, held: Held) -> KVState:
+        state = await self._above.load(manifest, self._number)
+        if state is None:
+            raise StateMissing(f"state {manifest.key!r} is in no faster tier any more")
+        return piece_for(held, state) or state
+
+    # ---- the queue -------------------------------------------------------------------
+
+    def _put(self, job: Job) -> None:
+        if job.key in self._aside:
+            older = self._aside[job.key]
+            if older is not None and older is not job:
+                job.take_over(older)
+            self._aside[job.key] = job
+            return
+        self._queue.put(job)
+        for key in self._queue.shed(self._queue_bytes, self._is_above):
+            self._above.reconsider(key)
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+
+    def _queued(self, key: str) -> Job | None:
+        return self._queue.get(key) or self._aside.get(key)
+
+    def _under_way(self, key: str) -> Job | None:
+        return self._job if self._job is not None and self._job.key == key else None
+
+    def _suffices(self, job: Job) -> bool:
+        """Return whether the tier gets the whole state by the job's bytes alone."""
+        if job.pieces is None:
+            return False
+        if piece_for(self._copies.held(job.key, self._number), job.pieces) is not None:
+            return True
+        before = self._under_way(job.key)
+        return (
+            before is not None
+            and before is not job
+            and before.manifest is not None
+            and job.pieces.manifest.continues(before.manifest)
+            and self._suffices(before)
+        )
+
+    def _is_above(self, key: str) -> bool:
+        return any(holder < self._number for holder in self._copies.holders(key))
