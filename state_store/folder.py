@@ -41,7 +41,8 @@ class Folder:
             raise _unusable(path, error) from error
         try:
             _check_ours(path, descriptor)
-            os.fchmod(descriptor, 0o700)
+            # Closed to others, not opened to its owner who closed it.
+            os.fchmod(descriptor, os.fstat(descriptor).st_mode & 0o700)
             lock = _locked(path, descriptor)
         except BaseException as error:
             os.close(descriptor)
@@ -157,7 +158,7 @@ def _locked(path: Path, descriptor: int) -> IO[bytes]:
 
 
 def _unusable(path: Path, error: OSError) -> StoreUnusable:
-    if path.is_symlink():
+    if os.path.islink(path):
         why = "is a link; name the folder that it leads to"
     elif isinstance(error, FileExistsError | NotADirectoryError):
         why = "is not a folder, or lies below something that is none"
