@@ -20,6 +20,7 @@ from ..backends import Backend, BackendError
 from ..scheduler import (
     CopyFound,
     CopyLost,
+    CopyMoved,
     CopyStarted,
     EngineRestarted,
     Event,
@@ -218,6 +219,13 @@ class Dispatch:
     def lost(self, key: str) -> None:
         """The store has lost a state by itself."""
         self._lose_copy(key)
+
+    def moved(self, key: str, tier: str) -> None:
+        """The store has a state in another tier now."""
+        with contextlib.suppress(UnknownSession):
+            session = SessionId(session_of(key))
+            now_s = self.clock.now_s()
+            self._moved(CopyMoved(at_s=now_s, session=session, tier=tier))
 
     def worth_s(self, manifest: Manifest) -> float:
         """Return the seconds that a parked state is expected to save, per second."""

@@ -62,6 +62,13 @@ class Homes:
             if home.knows(session):
                 home.lost(key)
 
+    def moved(self, key: str, tier: str) -> None:
+        """Tell whose state it is where that is now."""
+        session = SessionId(session_of(key))
+        for home in self.all:
+            if home.knows(session):
+                home.moved(key, tier)
+
     def worth_s(self, manifest: Manifest) -> float:
         """Return what a parked state is worth to whoever has its session."""
         return max(home.worth_s(manifest) for home in self.all)

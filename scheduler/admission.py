@@ -310,7 +310,8 @@ class Admission:
         if self._policy.traits.departure is not None:
             return False
         outlook = self._view.outlook
-        restore_s = self._link.backlog_s + outlook.restore_s(session.copied_tokens)
+        tokens, tier = session.copied_tokens, session.tier
+        restore_s = self._link.backlog_s + outlook.restore_s(tokens, tier)
         return restore_s > outlook.computed_s(session.kv_tokens)
 
     def _make_room(

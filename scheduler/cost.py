@@ -33,7 +33,7 @@ _COPY_FLOORS: Final = (0.0, 0.0, 0.0)
 
 
 class CostRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a model has learned, as plain data; ``tier`` is the one seen last."""
+    """All that a model has learned, as plain data; ``tier`` is the last saved to."""
 
     prefill: FitRecord | None = None
     decode_step: FitRecord | None = None
@@ -141,31 +141,34 @@ class CostModel:
 
     def observe_save(self, nbytes: int, seconds: float, tier: str) -> None:
         """Learn what it took to copy out and store a state."""
-        self._observe_copy(self.saves, nbytes, seconds, tier)
+        _observe_copy(self.saves, nbytes, seconds, tier)
+        self.tier = tier
 
     def observe_restore(self, nbytes: int, seconds: float, tier: str) -> None:
         """Learn what it took to fetch a state and copy it in."""
-        self._observe_copy(self.restores, nbytes, seconds, tier)
+        _observe_copy(self.restores, nbytes, seconds, tier)
+        if self.tier not in self.saves:  # where states go now is what counts
+            self.tier = tier
 
     def adopt_tiers(self, other: "CostModel") -> None:
         """Take over what *other* knows of tiers that are unknown here."""
         self.saves = {**other.saves, **self.saves}
         self.restores = {**other.restores, **self.restores}
 
-    def _observe_copy(
-        self, fits: dict[str, RecursiveFit], nbytes: int, seconds: float, tier: str
-    ) -> None:
-        if nbytes < 1:
-            return
-        fit = fits.get(tier)
-        if fit is None:
-            fit = fits[tier] = RecursiveFit(floors=_COPY_FLOORS)
-        fit.observe((nbytes, 0.0, 1.0), seconds)
-        self.tier = tier
-
 
 def _prefill(new_tokens: int, context_tokens: int) -> tuple[float, float, float]:
     return new_tokens, new_tokens * (context_tokens + new_tokens / 2), 1.0
+
+
+def _observe_copy(
+    fits: dict[str, RecursiveFit], nbytes: int, seconds: float, tier: str
+) -> None:
+    if nbytes < 1:
+        return
+    fit = fits.get(tier)
+    if fit is None:
+        fit = fits[tier] = RecursiveFit(floors=_COPY_FLOORS)
+    fit.observe((nbytes, 0.0, 1.0), seconds)
 
 
 def _copy_s(

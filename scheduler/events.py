@@ -178,6 +178,12 @@ class CopyFound(Event, frozen=True, kw_only=True, gc=False):
     kv_tokens: int
 
 
+class CopyMoved(Event, frozen=True, kw_only=True, gc=False):
+    """The session's copy is in another tier of the store now: evicted, or promoted."""
+
+    tier: str
+
+
 class EngineRestarted(Event, frozen=True, kw_only=True, gc=False):
     """The engine was lost and runs again, empty; ``session`` has noticed it.
 

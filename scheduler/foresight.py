@@ -77,7 +77,8 @@ class Foresight:
         return chance >= self._probability
 
     def _horizon_s(self, session: Session) -> float:
-        return _HORIZON * self._view.outlook.restore_s(session.held_tokens)
+        outlook = self._view.outlook
+        return _HORIZON * outlook.restore_s(session.held_tokens, session.tier)
 
 
 def _may_come_back(session: Session, waits: int) -> bool:

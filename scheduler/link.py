@@ -54,12 +54,15 @@ class Link:
         """How long the link has to work for what is wanted of it already."""
         outlook = self._outlook
         moving = sum(
-            outlook.restore_s(session.copied_tokens)
+            outlook.restore_s(session.copied_tokens, session.tier)
             if session.residency is Residency.RESTORING
             else outlook.save_s(session.dirty_tokens)
             for session in self._books.moving.values()
         )
-        restores = sum(outlook.restore_s(s.copied_tokens) for s in self._restores)
+        restores = sum(
+            outlook.restore_s(session.copied_tokens, session.tier)
+            for session in self._restores
+        )
         copies = sum(
             outlook.save_s(session.dirty_tokens)
             for session in islice(self._copies.values(), _COUNTED)

@@ -13,6 +13,7 @@ from .events import (
     CopyFound,
     CopyLent,
     CopyLost,
+    CopyMoved,
     CopyStarted,
     DecodeDone,
     DecodeStarted,
@@ -100,6 +101,7 @@ RESIDENCY_MOVES: Final[dict[tuple[Residency, type[Event]], Residency]] = {
     (R.PARKED, Released): R.PARKED,
     **{(residency, EngineRestarted): residency for residency in R},
     **{(residency, CopyLost): residency for residency in R},
+    **{(residency, CopyMoved): residency for residency in R},
     **{(residency, CopyForgotten): residency for residency in R},
 }
 

@@ -84,7 +84,7 @@ class Outlook:
         there_tokens = child.kv_tokens
         work_s = self.prefill_s(turn.prompt_tokens - there_tokens, there_tokens)
         if child.residency is Residency.PARKED:
-            work_s += self.back_s(child.copied_tokens)
+            work_s += self.back_s(child.copied_tokens, child.tier)
         return work_s
 
     def _tools_s(self, session: Session, now_s: float) -> float:
@@ -158,11 +158,11 @@ class Outlook:
         known = self.cost.save_s(self._nbytes(tokens))
         return _UNKNOWN_MOVE * self.prefill_s(tokens) if known is None else known
 
-    def restore_s(self, tokens: int) -> float:
-        """Return the seconds to copy *tokens* back."""
+    def restore_s(self, tokens: int, tier: str | None = None) -> float:
+        """Return the seconds to copy *tokens* back from *tier*."""
         if tokens <= 0:
             return 0.0
-        known = self.cost.restore_s(self._nbytes(tokens))
+        known = self.cost.restore_s(self._nbytes(tokens), tier)
         return _UNKNOWN_MOVE * self.prefill_s(tokens) if known is None else known
 
     def computed_s(self, tokens: int, context_tokens: int = 0) -> float:
@@ -174,9 +174,9 @@ class Outlook:
         seconds = self.prefill_s(tokens, context_tokens)
         return seconds * (1 + self.pace.turns_per_s * seconds)
 
-    def back_s(self, tokens: int) -> float:
+    def back_s(self, tokens: int, tier: str | None = None) -> float:
         """Return the seconds to have parked *tokens* back, whichever way is shorter."""
-        return min(self.restore_s(tokens), self.computed_s(tokens))
+        return min(self.restore_s(tokens, tier), self.computed_s(tokens))
 
     def parked_s(self, session: Session) -> float:
         """Return what parking its state costs: a copy of what is dirty, a way back."""
@@ -186,7 +186,7 @@ class Outlook:
         """Return what dropping its state costs; an older copy of it helps."""
         copied_tokens = session.copied_tokens
         anew_s = self.computed_s(session.dirty_tokens, copied_tokens)
-        return self.back_s(copied_tokens) + anew_s
+        return self.back_s(copied_tokens, session.tier) + anew_s
 
     def worth_s(self, session: Session, now_s: float) -> float:
         """Return the seconds that its copy in the store saves, per second of its wait.
@@ -194,14 +194,14 @@ class Outlook:
         Whose turn is due, or nearly, counts as if it had a second to go.
         """
         tokens = session.copied_tokens
-        saved_s = self.prefill_s(tokens) - self.restore_s(tokens)
+        saved_s = self.prefill_s(tokens) - self.restore_s(tokens, session.tier)
         return max(0.0, saved_s) / max(1.0, self.remaining_s(session, now_s))
 
     def moved_s(self, session: Session) -> float:
         """Return what its absence costs, whichever way is shorter."""
         dirty_tokens = session.dirty_tokens
         if not dirty_tokens:
-            return self.back_s(session.held_tokens)
+            return self.back_s(session.held_tokens, session.tier)
         return min(self.parked_s(session), self.dropped_s(session))
 
     # ---- learning --------------------------------------------------------------------

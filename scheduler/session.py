@@ -43,6 +43,7 @@ from .events import (
     CopyFound,
     CopyLent,
     CopyLost,
+    CopyMoved,
     DecodeDone,
     DecodeStarted,
     EngineRestarted,
@@ -92,7 +93,8 @@ class Session:
     ``attained_s`` is the accelerator time that the session has had. ``forked_tokens``
     is with how many tokens of its parent it began, 0 once it has state of its own;
     ``source`` is whose copy it is parked in until then. A tool call of the parent waits
-    for ``blocking`` children. ``kept``: its copy outlives it.
+    for ``blocking`` children. ``kept``: its copy outlives it. ``tier`` is where that
+    was last known to be, if it was.
     """
 
     id: SessionId
@@ -124,6 +126,7 @@ class Session:
     departure_forced: bool = False
     closed: bool = False
     kept: bool = False
+    tier: str | None = None
 
     @property
     def ready(self) -> bool:
@@ -268,7 +271,9 @@ class Session:
             case ToolEnded():
                 self._end_call(event)
             case Copied():
-                self.copied_tokens = event.kv_tokens
+                self.copied_tokens, self.tier = event.kv_tokens, event.tier
+            case CopyMoved():
+                self.tier = event.tier
             case RestoreStarted():
                 self.slot = event.slot
             case Restored():

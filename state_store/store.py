@@ -79,6 +79,10 @@ class Owner(Protocol):
         """Take note that the state is in the store no more, by no call of the owner."""
         ...
 
+    def moved(self, key: str, tier: str) -> None:
+        """Take note that the state is in *tier* now: evicted there, or promoted."""
+        ...
+
     def worth_s(self, manifest: Manifest) -> float:
         """Return the seconds that keeping the state is expected to save, per second.
 
