@@ -145,24 +145,3 @@ def _check(carrier: Carrier, plan: Plan) -> None:
             assert session.residency is Residency.ABSENT or recomputed
     if carrier.scheduler.queued_turns and not carrier.busy:
         assert plan.wake_at_s is not None and plan.wake_at_s > carrier.now_s
-
-
-TIMELESS = [text for text in POLICIES if not parse_policy(text).traits.ripens]
-
-
-@pytest.mark.parametrize("policy", TIMELESS)
-@given(data=st.data(), slots=st.integers(1, 3), kv_tokens=st.integers(60, 250))
-@settings(max_examples=60, deadline=None)
-def test_time_alone_lets_nobody_in(
-    policy: str, data: st.DataObject, slots: int, kv_tokens: int
-) -> None:
-    """Where answers do not ripen, there is nothing to do before the plan's own time."""
-    carrier = Carrier(policy=parse_policy(policy), slots=slots, kv_tokens=kv_tokens)
-    history = Rough(carrier, data)
-    for _ in range(data.draw(st.integers(1, 40), label="steps")):
-        history.step()
-        wake_at_s = carrier.plans[-1].wake_at_s
-        passes_s = data.draw(st.sampled_from([0.01, 1.0, 100.0]), label="passes")
-        if wake_at_s is None or carrier.now_s + passes_s < wake_at_s:
-            carrier.wait(passes_s)
-            assert carrier.plans[-1].empty
