@@ -14,11 +14,17 @@ import anyio
 
 from ...state_store import KVState
 from ..backend import Capabilities, Chunk, Message, Prefilled, Request
-from ..errors import ContextTooLong, EngineLost, ExportFailed, ImportRefused
+from ..errors import (
+    ContextTooLong,
+    EngineLost,
+    ExportFailed,
+    ImportRefused,
+)
 from .client import Event, LlamaClient, Refused, Saved
 from .engine import Engine, EngineSettings, check_model, check_size
+from .layout import Learned, learn
 from .scratch import MEMORY_FOLDERS, Scratch
-from .slot_file import FORMAT, estimated_bytes
+from .slot_file import estimated_bytes
 from .threads import in_thread, removed
 from .transcript import Transcript, continuation, first_chunk, wants_stop_strings
 from .transfer import (
@@ -45,9 +51,12 @@ class LlamaBackend:
         fingerprint: str,
         scratch: Scratch,
         engine: Engine,
+        learned: Learned,
         silence_timeout_s: float,
     ) -> None:
         self._settings = settings
+        self._layout = learned.layout
+        self._notes = tuple(note for note in (scratch.note, learned.note) if note)
         self._capabilities = Capabilities(
             exports_kv=True,
             slots=settings.slots,
@@ -55,6 +64,7 @@ class LlamaBackend:
             context_tokens=settings.context_tokens,
             bytes_per_token=bytes_per_token,
             identity=f"llama {engine.build} {fingerprint} threads={settings.threads}",
+            exports_rows=self._layout.exports_rows,
         )
         self._fingerprint = fingerprint
         self._scratch = scratch
@@ -101,14 +111,23 @@ class LlamaBackend:
         moving_bytes = 2 * estimated_bytes(context_tokens, bytes_per_token)
         scratch = Scratch.create(moving_bytes, scratch_folders)
         try:
-            return cls(
-                settings=settings,
-                bytes_per_token=bytes_per_token,
-                fingerprint=await in_thread(fingerprint, path),
-                scratch=scratch,
-                engine=await Engine.start(settings, scratch.folder),
-                silence_timeout_s=silence_timeout_s,
-            )
+            weights = await in_thread(fingerprint, path)
+            engine = await Engine.start(settings, scratch.folder)
+            try:
+                async with aclosing(_client(engine, silence_timeout_s)) as client:
+                    learned = await learn(client, scratch, slots)
+                return cls(
+                    settings=settings,
+                    bytes_per_token=bytes_per_token,
+                    fingerprint=weights,
+                    scratch=scratch,
+                    engine=engine,
+                    learned=learned,
+                    silence_timeout_s=silence_timeout_s,
+                )
+            except BaseException:
+                await engine.aclose()
+                raise
         except BaseException:
             scratch.remove()
             raise
@@ -126,7 +145,7 @@ class LlamaBackend:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences that the user should read once."""
-        return (self._scratch.note,) if self._scratch.note else ()
+        return self._notes
 
     @property
     def url(self) -> str:
@@ -181,17 +200,23 @@ class LlamaBackend:
     async def export_kv(
         self, slot: int, key: str, token_ids: Sequence[int], *, first_token: int = 0
     ) -> KVState:
-        """Copy out the state of *slot*, which must be that of exactly *token_ids*."""
+        """Copy out the rows of *token_ids* from *first_token* on.
+
+        The slot has to hold these tokens, perhaps more. If ``exports_rows`` is False it
+        must be exactly these, and all rows.
+        """
         self._check_slot(slot)
         self._check_space(len(token_ids))
         async with self._saved(slot) as (path, saved):
-            if saved.n_saved != len(token_ids):
-                raise ExportFailed(
-                    f"slot {slot} holds {saved.n_saved} tokens, "
-                    f"{key!r} has {len(token_ids)}"
-                )
             return await in_thread(
-                collect, path, saved, key, token_ids, self._provenance
+                collect,
+                path,
+                saved,
+                key,
+                token_ids,
+                first_token,
+                self._provenance,
+                self._layout,
             )
 
     async def import_kv(
@@ -202,7 +227,9 @@ class LlamaBackend:
         path = self._scratch.new_path()
         async with removed(path), self._settled(slot):
             await in_thread(check, state, token_ids, self._provenance)
-            length_bytes = await in_thread(stage, state, path)
+            length_bytes = await in_thread(
+                stage, state, token_ids, self._layout, slot, path
+            )
             try:
                 restored = await self._client.restore(slot, path.name)
             except Refused as error:
@@ -250,17 +277,11 @@ class LlamaBackend:
 
     def _attach(self, engine: Engine) -> None:
         self._engine = engine
-        self._client = LlamaClient(
-            engine.url,
-            explain=engine.obituary,
-            silence_timeout_s=self._silence_timeout_s,
-        )
-        streams = self._settings.slots
+        self._client = _client(engine, self._silence_timeout_s)
         self._provenance = Provenance(
             model=self._fingerprint,
             engine=engine.build,
-            # llama.cpp loads a file only into as many streams as it was saved from.
-            layout=f"{FORMAT};streams={streams};k=f16;v=f16",
+            layout=self._layout.name,
         )
 
     def _check_slot(self, slot: int) -> None:
@@ -370,3 +391,9 @@ class LlamaBackend:
             # Nobody has seen that token yet, so any draw of it is the first one.
             last_id = await self._client.sample_once(slot, held, request.sampling)
         return (*held[len(known) :], last_id)
+
+
+def _client(engine: Engine, silence_timeout_s: float) -> LlamaClient:
+    return LlamaClient(
+        engine.url, explain=engine.obituary, silence_timeout_s=silence_timeout_s
+    )

@@ -5,6 +5,7 @@ is given before it is whole, and none is left behind.
 """
 
 import hashlib
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,8 @@ from pathlib import Path
 from ...state_store import KVState, StateCorrupt, hash_token_ids
 from ..errors import ExportFailed, ImportRefused
 from .client import Saved
-from .slot_file import BadSlotFile, parse
+from .layout import Layout
+from .slot_file import BadSlotFile, parse_token_ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,37 +35,45 @@ def fingerprint(model_path: Path) -> str:
 def read_token_ids(path: Path) -> list[int]:
     """Return the token list of the slot file at *path*; raise ExportFailed."""
     try:
-        return parse(path.read_bytes()).token_ids
+        return parse_token_ids(_mapped(path)).tolist()
     except (BadSlotFile, OSError) as error:
         raise ExportFailed(f"the engine's state can't be read: {error}") from error
 
 
 def collect(
-    path: Path, saved: Saved, key: str, token_ids: Sequence[int], source: Provenance
+    path: Path,
+    saved: Saved,
+    key: str,
+    token_ids: Sequence[int],
+    first_token: int,
+    source: Provenance,
+    layout: Layout,
 ) -> KVState:
     """Read, check and seal what the engine saved at *path*; raise ExportFailed."""
     try:
-        payload = path.read_bytes()
-        content = parse(payload)
+        data = _mapped(path)
+        if len(data) != saved.n_written:
+            raise BadSlotFile(
+                f"the engine says it wrote {saved.n_written} bytes, "
+                f"the file has {len(data)}"
+            )
+        if saved.n_saved != len(token_ids) and not layout.exports_rows:
+            raise BadSlotFile(
+                f"the slot holds {saved.n_saved} tokens, not {len(token_ids)}"
+            )
+        cut = layout.cut(data, token_ids, first_token)
     except (BadSlotFile, OSError) as error:
         raise ExportFailed(f"the state of {key!r} can't be used: {error}") from error
-    if len(payload) != saved.n_written:
-        raise ExportFailed(
-            f"the engine says it wrote {saved.n_written} bytes for {key!r}, "
-            f"the file has {len(payload)}"
-        )
-    if content.token_ids != list(token_ids):
-        raise ExportFailed(
-            f"the slot holds {len(content.token_ids)} tokens that are not the "
-            f"{len(token_ids)} of {key!r}"
-        )
-    return KVState.seal(
+    return KVState.seal_segments(
         key=key,
         model=source.model,
         engine=source.engine,
         layout=source.layout,
+        head=cut.head,
         token_ids=token_ids,
-        payload=payload,
+        ends=cut.ends,
+        payloads=cut.payloads,
+        first_token=first_token,
     )
 
 
@@ -85,27 +95,28 @@ def check(state: KVState, token_ids: Sequence[int], own: Provenance) -> None:
         )
     try:
         state.verify()
-        held = parse(b"".join(state.payloads)).token_ids
-    except (StateCorrupt, BadSlotFile) as error:
+    except StateCorrupt as error:
         raise ImportRefused(str(error)) from error
-    if held != list(token_ids):
-        raise ImportRefused(
-            f"state {manifest.key!r} holds other tokens than its manifest says"
-        )
 
 
-def stage(state: KVState, path: Path) -> int:
-    """Write *state* to *path*, whole or not at all; return its length in bytes."""
+def stage(
+    state: KVState, token_ids: Sequence[int], layout: Layout, slot: int, path: Path
+) -> int:
+    """Write *state*'s file to *path*, whole or not at all; return its length.
+
+    Raises ImportRefused.
+    """
     partial = path.with_suffix(".part")
-    expected = sum(segment.length_bytes for segment in state.manifest.segments)
+    length_bytes = 0
     try:
         with partial.open("xb") as file:
-            file.writelines(state.payloads)
-        written = partial.stat().st_size
-        if written != expected:
+            for piece in layout.pieces(state, token_ids, slot):
+                length_bytes += file.write(piece)
+        written_bytes = partial.stat().st_size
+        if written_bytes != length_bytes:
             raise ImportRefused(
-                f"{written} of {expected} bytes of state {state.manifest.key!r} "
-                f"were written to {partial}"
+                f"{written_bytes} of {length_bytes} bytes of state "
+                f"{state.manifest.key!r} were written to {partial}"
             )
         partial.rename(path)
     except OSError as error:
@@ -114,4 +125,12 @@ def stage(state: KVState, path: Path) -> int:
         ) from error
     finally:
         partial.unlink(missing_ok=True)
-    return expected
+    return length_bytes
+
+
+def _mapped(path: Path) -> memoryview:
+    """Return the file's bytes, of which only those that are looked at are read."""
+    with path.open("rb") as file:
+        if not path.stat().st_size:
+            raise BadSlotFile("the slot file is empty")
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -219,10 +219,8 @@ async def test_a_slot_that_does_not_exist(backend: LlamaBackend, slot: int) -> N
         await backend.release(slot)
 
 
-async def test_a_truncated_file_never_reaches_the_engine(
-    backend: LlamaBackend,
-) -> None:
-    """A short payload under an honest manifest is refused; the engine lives on."""
+async def test_a_short_state_never_reaches_the_engine(backend: LlamaBackend) -> None:
+    """Short rows under an honest manifest are refused; the engine lives on."""
     turn = await run_turn(backend, 0, PROMPT, 5)
     whole = await backend.export_kv(0, "k", turn.held)
     short = KVState.seal(
@@ -230,37 +228,48 @@ async def test_a_truncated_file_never_reaches_the_engine(
         model=whole.manifest.model,
         engine=whole.manifest.engine,
         layout=whole.manifest.layout,
+        head=whole.manifest.head,
         token_ids=turn.held,
         payload=whole.payloads[0][:-100],
     )
-    with pytest.raises(ImportRefused, match="ends at byte"):
+    with pytest.raises(ImportRefused, match=f"bytes for the {len(turn.held)} tokens"):
         await backend.import_kv(0, short, turn.held)
     again = await run_turn(backend, 0, PROMPT, 5)
     assert again.prefilled.reused_tokens == 0
     assert again.output == turn.output
 
 
-async def test_what_the_server_refuses_is_refused(backend: LlamaBackend) -> None:
-    """A whole file that the server does not take leaves an empty slot as well."""
+@pytest.mark.model
+async def test_rows_of_another_model_are_refused(
+    backend: LlamaBackend, default_model: Path
+) -> None:
+    """Its head says so, even if the manifest claims to be of this model."""
     turn = await run_turn(backend, 0, PROMPT, 5)
     whole = await backend.export_kv(0, "k", turn.held)
-    payload = bytearray(whole.payloads[0])
-    # At the end: the last V rows, 32 values of two bytes per token behind a header of
-    # 12 bytes that begins with their type; then the empty second stream.
-    payload[-4 - 64 * len(turn.held) - 12] ^= 1
-    head = whole.manifest
-    state = KVState.seal(
-        key="k",
-        model=head.model,
-        engine=head.engine,
-        layout=head.layout,
-        token_ids=turn.held,
-        payload=bytes(payload),
-    )
-    with pytest.raises(ImportRefused, match=r"the engine refused: .*No available"):
-        await backend.import_kv(0, state, turn.held)
-    again = await run_turn(backend, 0, PROMPT, 5)
-    assert again.prefilled.reused_tokens == 0
+    async with aclosing(
+        await LlamaBackend.start(model_path=default_model, context_tokens=256)
+    ) as other:
+        theirs = await run_turn(other, 0, PROMPT, 5)
+        foreign = await other.export_kv(0, "k", theirs.held)
+    names = replace(foreign.manifest, model=whole.manifest.model)
+    with pytest.raises(ImportRefused, match=r"23040 bytes in 30 .* 256 bytes in 2"):
+        await backend.import_kv(0, replace(foreign, manifest=names), theirs.held)
+
+
+async def test_what_the_server_refuses_is_refused(
+    backend: LlamaBackend, tiny_gguf: Path
+) -> None:
+    """A sound state that is longer than a slot leaves an empty slot as well."""
+    turn = await run_turn(backend, 0, PROMPT * 10, 5)
+    state = await backend.export_kv(0, "k", turn.held)
+    async with aclosing(
+        await LlamaBackend.start(model_path=tiny_gguf, context_tokens=256)
+    ) as other:
+        with pytest.raises(ImportRefused, match=r"the engine refused: .*No available"):
+            await other.import_kv(0, state, turn.held)
+        again = await run_turn(other, 0, PROMPT, 5)
+        assert again.prefilled.reused_tokens == 0
+        assert again.output == (await run_turn(backend, 1, PROMPT, 5)).output
 
 
 async def test_a_cancelled_prefill_returns_when_the_slot_is_idle(
@@ -299,7 +308,7 @@ async def test_no_slot_file_is_left_behind(
     with pytest.raises(ImportRefused):
         await backend.import_kv(1, state, PROMPT)
     with pytest.raises(ExportFailed):
-        await backend.export_kv(0, "k", PROMPT)
+        await backend.export_kv(0, "k", (*turn.held, 1))
     for move in (
         backend.import_kv(1, state, turn.held),
         backend.export_kv(0, "k", turn.held),

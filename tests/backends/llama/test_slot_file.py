@@ -1,66 +1,49 @@
 """The slot file parser: a file that is not whole must never reach the engine."""
 
 import struct
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvalet.backends.llama.slot_file import BadSlotFile, parse
+from kvalet.backends.llama.slot_file import (
+    BadSlotFile,
+    parse,
+    parse_token_ids,
+    version_of,
+)
 
-LAYERS = 2
-K_ROW = 8
-V_ROW = 6
-
-
-def slot_file(
-    token_ids: Sequence[int] = (5, 6, 7),
-    *,
-    magic: bytes = b"qsgg",
-    version: int = 4,
-    cells: Sequence[int] | None = None,
-    streams: int = 2,
-    live: Sequence[int] = (1,),
-    transposed: int = 0,
-    owners: int = 1,
-) -> bytes:
-    """Return a slot file as llama.cpp writes it, with the given deviations."""
-    packed = [-1, 1, len(token_ids), *token_ids, 0]
-    parts = [magic, struct.pack(f"<II{len(packed)}i", version, len(packed), *packed)]
-    parts.append(struct.pack("<I", streams))
-    for stream in range(streams):
-        positions = range(len(token_ids)) if cells is None else cells
-        parts.append(struct.pack("<I", len(positions) if stream in live else 0))
-        if stream in live:
-            parts.append(_stream(positions, transposed, owners))
-    return b"".join(parts)
-
-
-def _stream(positions: Sequence[int], transposed: int, owners: int) -> bytes:
-    count = len(positions)
-    parts = [struct.pack("<iIi", position, owners, 0) for position in positions]
-    parts.append(struct.pack("<IIII", transposed, LAYERS, 0, 0))
-    for _ in range(LAYERS):
-        parts.append(struct.pack("<iQ", 1, K_ROW) + bytes(K_ROW * count))
-    for _ in range(LAYERS):
-        header = (
-            struct.pack("<iII", 1, 2, V_ROW // 2)
-            if transposed
-            else struct.pack("<iQ", 1, V_ROW)
-        )
-        parts.append(header + bytes(V_ROW * count))
-    return b"".join(parts)
+from .slot_files import K_ROW, LAYERS, ROW_BYTES, V_ROW, slot_file
 
 
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_a_whole_file_is_read(transposed: int) -> None:
     """Tokens, streams, layers and the size of a row, V transposed or not."""
-    content = parse(slot_file(transposed=transposed))
-    assert content.token_ids == [5, 6, 7]
-    assert (content.streams, content.layers) == (2, LAYERS)
-    assert content.row_bytes == LAYERS * (K_ROW + V_ROW)
-    assert content.transposed == bool(transposed)
+    content = parse(slot_file(transposed=transposed, sequence=9))
+    assert content.token_ids.tolist() == [5, 6, 7]
+    assert (content.streams, content.live, content.sequence) == (2, 1, 9)
+    assert content.positions is None
+    assert [run.row_bytes for run in content.shape.keys] == [K_ROW] * LAYERS
+    assert [run.row_bytes for run in content.shape.values] == [V_ROW] * LAYERS
+    assert content.shape.row_bytes == ROW_BYTES
+    assert content.shape.transposed == bool(transposed)
+
+
+def test_cells_may_be_in_any_order() -> None:
+    """Which position each cell has is told."""
+    content = parse(slot_file(cells=(2, 0, 1)))
+    assert content.positions is not None
+    assert content.positions.tolist() == [2, 0, 1]
+
+
+def test_the_beginning_can_be_read_alone() -> None:
+    """The token list and the version need nothing of what follows them."""
+    data = slot_file()
+    assert parse_token_ids(data[:50]).tolist() == [5, 6, 7]
+    assert version_of(data[:12]) == 4
+    assert version_of(slot_file(version=9)) == 9
+    assert version_of(b"GGUF" + data[4:]) is None
+    assert version_of(data[:11]) is None
 
 
 @pytest.mark.parametrize("transposed", [0, 1])
@@ -89,6 +72,7 @@ def test_a_tail_is_refused() -> None:
         (slot_file(live=(0, 1)), r"hold \[3, 3\]"),
         (slot_file(owners=2), "more than one sequence"),
         (slot_file(transposed=7), "v_trans = 7"),
+        (slot_file(layers=0), "no layers"),
     ],
 )
 def test_a_file_of_another_kind_is_refused(data: bytes, sentence: str) -> None:
