@@ -1,12 +1,15 @@
 """The shortest way in: a runtime on an embedded real model."""
 
+import os
+import warnings
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 
 from ..backends.llama import LlamaBackend, fetch_default_model
 from ..scheduler import Policy, SchedulerSettings
 from ..state_store import StateStore
+from ..state_store.open import open_store
 from .costs import costs_path
 from .dispatch import Observer
 from .runtime import Runtime
@@ -20,7 +23,8 @@ async def local(
     context_tokens: int | None = None,
     threads: int = 1,
     policy: str | Policy = "auto",
-    store: StateStore | None = None,
+    store: StateStore | str | None = None,
+    persists: bool = False,
     settings: SchedulerSettings | None = None,
     costs: Path | str | None = None,
     observers: Iterable[Observer] = (),
@@ -28,25 +32,33 @@ async def local(
     """Start an engine and a runtime on it; stop both at the end.
 
     *model* is a GGUF file; by default SmolLM2-135M, fetched on first use. Needs
-    ``pip install 'kvalet[local]'``. Measured *costs* are kept in a file, by default the
-    one that ``kvalet calibrate`` writes for this model and machine. Raises
-    EngineStartError or ModelUnavailable.
+    ``pip install 'kvalet[local]'``. *store* is one, or the text that names it
+    (``memory:1GiB,redis://localhost``), by default host memory without limit. Measured
+    *costs* are kept in a file, by default the one that ``kvalet calibrate`` writes for
+    this model and machine. Raises EngineStartError, ModelUnavailable or StoreUnusable.
     """
-    backend = await LlamaBackend.start(
-        model_path=model or await fetch_default_model(),
-        slots=slots,
-        context_tokens=context_tokens,
-        threads=threads,
-    )
-    async with (
-        aclosing(backend),
-        Runtime(
+    async with AsyncExitStack() as stack:
+        if isinstance(store, str):
+            opened = await open_store(store, environment=os.environ, say=_warn)
+            store = await stack.enter_async_context(aclosing(opened))
+        backend = await LlamaBackend.start(
+            model_path=model or await fetch_default_model(),
+            slots=slots,
+            context_tokens=context_tokens,
+            threads=threads,
+        )
+        await stack.enter_async_context(aclosing(backend))
+        runtime = Runtime(
             backend,
             store=store,
             policy=policy,
             settings=settings,
             costs=costs or costs_path(backend.capabilities.identity),
+            persists=persists,
             observers=observers,
-        ) as runtime,
-    ):
-        yield runtime
+        )
+        yield await stack.enter_async_context(runtime)
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, RuntimeWarning, stacklevel=2)

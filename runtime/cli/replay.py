@@ -1,6 +1,5 @@
 """``kvalet replay``: run a trace under several policies and say what each one cost."""
 
-import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +18,7 @@ from ...scheduler import (
     SchedulerSettings,
     parse_policy,
 )
+from ...state_store.setting import STORES, MemoryTier, read_setting
 from ..dispatch import Observer
 from ..errors import WrongInput
 from ..replay.engines import BACKEND_NAMES, EngineOptions
@@ -32,17 +32,6 @@ from .loop import run_to_end
 from .progress import replay_progress
 
 Number = TypeVar("Number", int, int | None)
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KB|MB|GB|KiB|MiB|GiB)?", re.IGNORECASE)
-_UNIT = {
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-}
 
 
 class LogFormat(StrEnum):
@@ -104,7 +93,7 @@ def replay(
     ] = None,
     store: Annotated[
         str,
-        typer.Option(help="Where state is parked: memory, or memory:SIZE (512MiB)."),
+        typer.Option(help=f"Where state is parked: {STORES}, or tiers by comma."),
     ] = "memory",
     costs: Annotated[
         Path | None,
@@ -146,7 +135,7 @@ def replay(
         policies=policies,
         seed=seed,
         concurrency=_at_least_one("--concurrency", concurrency),
-        store_bytes=parse_store(store),
+        store=_check_store(store, backend),
         costs=costs,
         scheduler=SchedulerSettings(max_prefills=max_prefills, target_itl_s=target_itl),
         observer=_observer(log),
@@ -169,17 +158,14 @@ def replay(
     print(f"The whole report is in {report}.", file=sys.stderr)
 
 
-def parse_store(text: str) -> int | None:
-    """Return the byte budget that *text* names; None is no limit."""
-    kind, colon, size = text.partition(":")
-    if kind != "memory":
-        raise WrongInput(f"unknown store {text!r}; valid are memory and memory:SIZE")
-    if not colon:
-        return None
-    match = _SIZE.fullmatch(size)
-    if match is None or not float(match[1]):
-        raise WrongInput(f"store {text!r} needs a size such as memory:512MiB")
-    return int(float(match[1]) * _UNIT[(match[2] or "B").lower()])
+def _check_store(text: str, backend: str) -> str:
+    tiers = read_setting(text).tiers
+    if backend == "simulated" and not all(isinstance(t, MemoryTier) for t in tiers):
+        raise WrongInput(
+            "that --store goes with --backend llama: the simulated one "
+            "runs in virtual time, where no disk or server can keep up"
+        )
+    return text
 
 
 def _parse_policies(text: str) -> list[Policy]:

@@ -4,7 +4,9 @@ Whatever happens, what was measured is kept: a run that is interrupted is summar
 far as it got, and the report says that it is partial.
 """
 
+import os
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -13,7 +15,7 @@ import anyio
 
 from ...backends.llama import FetchProgress
 from ...scheduler import CostModel, Policy, SchedulerSettings
-from ...state_store import MemoryStore
+from ...state_store.open import open_store
 from ..costs import load_costs
 from ..dispatch import Observer
 from ..errors import WrongInput
@@ -52,7 +54,7 @@ class RunOptions:
     policies: Sequence[Policy]
     seed: int = 0
     concurrency: int | None = None
-    store_bytes: int | None = None
+    store: str = "memory"
     costs: Path | None = None
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     observer: Callable[[str], Observer] | None = None
@@ -138,15 +140,21 @@ class Replay:
         progress.begin(policy.name, engine.trace.step_count)
         began_s = anyio.current_time()
         ended_s: float | None = None
+        store = await open_store(
+            options.store, environment=os.environ, say=progress.say
+        )
         try:
-            async with Runtime(
-                backend,
-                store=MemoryStore(options.store_bytes),
-                policy=policy,
-                settings=options.scheduler,
-                costs=costs,
-                observers=observers,
-            ) as runtime:
+            async with (
+                aclosing(store),
+                Runtime(
+                    backend,
+                    store=store,
+                    policy=policy,
+                    settings=options.scheduler,
+                    costs=costs,
+                    observers=observers,
+                ) as runtime,
+            ):
                 await replay_trace(
                     engine.trace, runtime, measure, settings, progress.advance
                 )
