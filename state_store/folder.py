@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Final, Self
 
 from .errors import StoreUnusable
+from .room import make_room
 from .state import Payload
 
 PART: Final = ".part"
@@ -104,12 +105,18 @@ def write_file(folder: int, name: str, data: Payload) -> None:
         raise
 
 
-def read_file(folder: int, name: str) -> bytes:
-    """Return what is in a file of *folder*; raise OSError."""
+def read_file(folder: int, name: str) -> memoryview:
+    """Return what is in a file of *folder*, in a buffer of its own; raise OSError."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(name, flags, dir_fd=folder)
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
-        return file.read()
+    try:
+        room = make_room(os.fstat(descriptor).st_size)
+        filled = 0
+        while count := os.readv(descriptor, [room[filled:]]):
+            filled += count
+        return room[:filled]
+    finally:
+        os.close(descriptor)
 
 
 def _write_all(descriptor: int, data: memoryview) -> None:

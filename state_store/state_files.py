@@ -253,7 +253,7 @@ class StateFiles:
 
     def _manifest(self, folder: str, inside: int, file: str) -> Manifest | None:
         try:
-            data = memoryview(read_file(inside, file))
+            data = read_file(inside, file)
             end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
             whose = self._sealer.open("", file, data[_LENGTH_BYTES:end])
             tenant = bytes(whose).decode()

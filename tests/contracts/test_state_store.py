@@ -50,6 +50,9 @@ class Appraiser:
     def lost(self, key: str) -> None:
         self.lost_keys.append(key)
 
+    def moved(self, key: str, tier: str) -> None:
+        pass
+
     def worth_s(self, manifest: Manifest) -> float:
         return self.worths_s[manifest.key]
 

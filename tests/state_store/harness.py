@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from kvalet.state_store import DiskStore, Inventory, MemoryStore, tenant_of
-from kvalet.state_store.sealing import PlainSealer
+from kvalet.state_store.aes_gcm import AesGcmSealer
+from kvalet.state_store.sealing import PlainSealer, Sealer
 from kvalet.state_store.shelf import TenantBudget
 
 
@@ -94,22 +95,26 @@ async def open_memory(limits: Limits) -> AsyncGenerator[Harness]:
 class DiskHarness:
     """A folder."""
 
-    def __init__(self, limits: Limits, folder: Path, store: DiskStore) -> None:
+    def __init__(
+        self, limits: Limits, folder: Path, sealer: Sealer, store: DiskStore
+    ) -> None:
         self._limits = limits
         self._folder = folder
+        self._sealer = sealer
         self.store = store
 
     @classmethod
-    async def open(cls, limits: Limits, folder: Path) -> "DiskHarness":
-        return cls(limits, folder, await open_folder(limits, folder))
+    async def open(cls, limits: Limits, folder: Path, sealer: Sealer) -> "DiskHarness":
+        return cls(limits, folder, sealer, await open_folder(limits, folder, sealer))
 
     async def corrupt(self, key: str, segment: int) -> None:
         manifest = await self.store.find(key)
-        flip(rows_file(self._folder, key, manifest.segments[segment].address))
+        address = manifest.segments[segment].address
+        flip(rows_file(self._folder, key, address, self._sealer), -1)
 
     async def reopen(self) -> None:
         await self.store.aclose()
-        self.store = await open_folder(self._limits, self._folder)
+        self.store = await open_folder(self._limits, self._folder, self._sealer)
 
     async def leftovers(self) -> list[str]:
         return [
@@ -120,28 +125,39 @@ class DiskHarness:
 
 
 @asynccontextmanager
-async def open_disk(limits: Limits) -> AsyncGenerator[Harness]:
+async def open_disk(
+    limits: Limits, sealer: Sealer | None = None
+) -> AsyncGenerator[Harness]:
     """Open a fresh folder."""
     with tempfile.TemporaryDirectory(prefix="kvalet-test-") as name:
-        harness = await DiskHarness.open(limits, Path(name) / "states")
+        folder = Path(name) / "states"
+        harness = await DiskHarness.open(limits, folder, sealer or PlainSealer())
         try:
             yield harness
         finally:
             await harness.store.aclose()
 
 
-async def open_folder(limits: Limits, folder: Path) -> DiskStore:
+def open_sealed_disk(limits: Limits) -> AbstractAsyncContextManager[Harness]:
+    """Open a fresh folder that is encrypted."""
+    return open_disk(limits, AesGcmSealer({"new": bytes(32), "old": b"o" * 32}))
+
+
+async def open_folder(limits: Limits, folder: Path, sealer: Sealer) -> DiskStore:
     """Open a disk store."""
     return await DiskStore.open(
         folder,
         budget_bytes=limits.budget_bytes,
         tenant_budget_bytes=limits.tenant_budget_bytes,
+        sealer=sealer,
     )
 
 
-def rows_file(folder: Path, key: str, address: str) -> Path:
+def rows_file(
+    folder: Path, key: str, address: str, sealer: Sealer | None = None
+) -> Path:
     """Return the file that a disk store keeps a segment of a state in."""
-    sealer, tenant = PlainSealer(), tenant_of(key)
+    sealer, tenant = sealer or PlainSealer(), tenant_of(key)
     pattern = f"{sealer.name(tenant, '')}/{sealer.name(tenant, address)}.*.rows"
     (path,) = folder.glob(pattern)
     return path
@@ -157,4 +173,5 @@ def flip(path: Path, byte: int = 0) -> None:
 STORES: dict[str, Kind] = {
     "memory": Kind(open=open_memory),
     "disk": Kind(open=open_disk, survives=True),
+    "disk, encrypted": Kind(open=open_sealed_disk, survives=True),
 }

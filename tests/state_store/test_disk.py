@@ -18,6 +18,7 @@ from kvalet.state_store import (
     BLOCK_TOKENS,
     DiskStore,
     KVState,
+    Manifest,
     Payload,
     StateCorrupt,
     StateMissing,
@@ -619,4 +620,34 @@ async def test_a_cancelled_park_waits_for_its_thread(folder: Path) -> None:
         await parking
     assert files_in(folder) == [] and await keys_of(store) == []
     assert (await store.stat()).refused == {}
+    await store.aclose()
+
+
+async def test_the_owner_hears_whom_a_cancelled_park_displaced(folder: Path) -> None:
+    """Nobody else will: the receipt is lost."""
+
+    class Canceller:
+        def __init__(self) -> None:
+            self.lost_keys: list[str] = []
+
+        def lost(self, key: str) -> None:
+            self.lost_keys.append(key)
+
+        def moved(self, key: str, tier: str) -> None:
+            pass
+
+        def worth_s(self, manifest: Manifest) -> float:
+            parking.cancel()
+            return 1.0
+
+    store = await DiskStore.open(folder, budget_bytes=1 << 20)
+    store.serve(owner := Canceller())
+    await store.park(make_rows("t/a", [1], unstored_bytes=600_000))
+    parking = asyncio.create_task(
+        store.park(make_rows("t/b", [2], unstored_bytes=600_000))
+    )
+    with pytest.raises(asyncio.CancelledError):
+        await parking
+    assert await keys_of(store) == ["t/b"]
+    assert owner.lost_keys == ["t/a"]
     await store.aclose()

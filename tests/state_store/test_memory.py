@@ -128,18 +128,41 @@ async def test_memory_is_what_the_books_say() -> None:
         tracemalloc.stop()
 
 
+async def test_what_leaves_takes_its_memory_along() -> None:
+    """Of states that are replaced or displaced, only what others share stays."""
+    store = MemoryStore(3 * MIB)
+
+    def make(key: str, number: int) -> KVState:
+        return make_rows(key, [number] * BLOCK_TOKENS * 2 + [*range(8 * 4096)])
+
+    await store.park(make("t/a", 0))
+    tracemalloc.start()
+    try:
+        before_bytes, _ = tracemalloc.get_traced_memory()
+        for number in range(1, 20):
+            await store.park(make("t/a", number))
+            await store.park(make_rows(f"u/{number}", [number] * 8 * 4096))
+            await store.park(make_state("v", os.urandom(MIB)))
+        gc.collect()
+        held_bytes = tracemalloc.get_traced_memory()[0] - before_bytes
+        assert (await store.stat()).stored_bytes <= 3 * MIB
+        assert held_bytes < 3 * MIB + 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("megabytes", [6, 24, 94])
 async def test_it_is_as_fast_as_copying(megabytes: int) -> None:
     """Parking and fetching together take less than 1.25 times a copy of the bytes.
 
-    And half a millisecond for the way to a thread and back, which a small copy is over
-    in. It is the best of several that counts, of both: this is not the only process.
+    And a millisecond for the way to a thread and back, in which a small copy is over.
+    It is the best of several that counts, of both: this is not the only process.
     """
     state = make_large(megabytes, count=megabytes // 3)
     copies = [bytearray(payload) for payload in state.payloads]
     store = MemoryStore(None)
     copy_s, store_s = list[float](), list[float]()
-    for _ in range(7):
+    for _ in range(15):
         start_s = time.perf_counter()
         for copy, payload in zip(copies, state.payloads, strict=True):
             copy[:] = payload
@@ -149,7 +172,7 @@ async def test_it_is_as_fast_as_copying(megabytes: int) -> None:
         await store.fetch("a")
         store_s.append(time.perf_counter() - start_s)
         await store.drop("a")
-    assert min(store_s) < 1.25 * min(copy_s) + 0.0005
+    assert min(store_s) < 1.25 * min(copy_s) + 0.001
 
 
 @pytest.mark.parametrize("count", [1, 32])
@@ -158,7 +181,7 @@ async def test_the_loop_is_not_held(count: int) -> None:
     state = make_large(94, count)
     store = MemoryStore(None)
     best_s = math.inf
-    for _ in range(3):
+    for _ in range(5):
         fetching = asyncio.create_task(_park_and_fetch(store, state))
         longest_s = 0.0
         while not fetching.done():

@@ -41,6 +41,9 @@ class Worths:
     def lost(self, key: str) -> None:
         raise AssertionError(f"{key!r} was displaced by a call, which says so itself")
 
+    def moved(self, key: str, tier: str) -> None:
+        raise AssertionError(f"{key!r} is in one tier, and stays there")
+
     def worth_s(self, manifest: Manifest) -> float:
         return self.worths_s.get(manifest.key, 0.0)
 
