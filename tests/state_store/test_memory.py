@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import math
 import os
 import time
 import tracemalloc
@@ -177,19 +176,21 @@ async def test_it_is_as_fast_as_copying(megabytes: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 32])
 async def test_the_loop_is_not_held(count: int) -> None:
-    """It comes round every 10 ms, however large a state or a segment is."""
+    """It comes round many times in the 10 ms or so that it takes to verify 94 MB.
+
+    However large a segment is. Times would depend on who else is there.
+    """
     state = make_large(94, count)
     store = MemoryStore(None)
-    best_s = math.inf
+    most_rounds = 0
     for _ in range(5):
         fetching = asyncio.create_task(_park_and_fetch(store, state))
-        longest_s = 0.0
+        rounds = 0
         while not fetching.done():
-            start_s = time.perf_counter()
             await asyncio.sleep(0)
-            longest_s = max(longest_s, time.perf_counter() - start_s)
-        best_s = min(best_s, longest_s)
-    assert best_s < 0.010
+            rounds += 1
+        most_rounds = max(most_rounds, rounds)
+    assert most_rounds > 30
 
 
 async def _park_and_fetch(store: MemoryStore, state: KVState) -> None:
