@@ -10,13 +10,14 @@ from kvalet.backends.llama import cache_folder
 
 SCRIPT = """
 import sys
-sys.modules["xllamacpp"] = sys.modules["platformdirs"] = None
+for name in ("xllamacpp", "platformdirs", "numpy"):
+    sys.modules[name] = None
 import kvalet.backends.llama
 """
 
 
 def test_no_optional_dependency_is_imported() -> None:
-    """Importing works without xllamacpp and platformdirs."""
+    """Importing works without xllamacpp, platformdirs and numpy."""
     subprocess.run([sys.executable, "-W", "error", "-c", SCRIPT], check=True)
 
 
