@@ -32,18 +32,10 @@ BLOCK_TOKENS: Final = 128
 
 Payload = bytes | memoryview
 
-# A checksum holds the interpreter's lock: in pieces of 0.1 ms, other threads come in.
-_PIECE_BYTES: Final = 1024 * 1024
-
 
 def checksum(data: Payload) -> str:
     """Return the xxh3-128 of *data* in hex (20 µs per MiB; guards, does not sign)."""
-    if len(data) <= _PIECE_BYTES:
-        return xxhash.xxh3_128_hexdigest(data)
-    rolling, rest = xxhash.xxh3_128(), memoryview(data)
-    for start in range(0, len(data), _PIECE_BYTES):
-        rolling.update(rest[start : start + _PIECE_BYTES])
-    return rolling.hexdigest()
+    return xxhash.xxh3_128_hexdigest(data)
 
 
 def hash_token_ids(token_ids: Sequence[int]) -> str:
