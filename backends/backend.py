@@ -31,7 +31,8 @@ class Capabilities:
     ``kv_tokens`` is the capacity of all slots together, ``context_tokens`` of one
     sequence, ``bytes_per_token`` the size of one token's KV rows (0 where unknown).
     ``identity`` names what its costs depend on: engine, model, threads, device. With
-    ``exports_rows`` an export can leave out the leading rows that the store has.
+    ``exports_rows`` an export can leave out the leading rows that the store has. One
+    that ``exports_slices`` spends nothing on what it leaves out: a long copy may be cut.
     """
 
     exports_kv: bool
@@ -41,6 +42,7 @@ class Capabilities:
     bytes_per_token: int
     identity: str
     exports_rows: bool = False
+    exports_slices: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,6 +90,7 @@ class SimulatedBackend:
             bytes_per_token=self._accelerator.bytes_per_token,
             identity=f"simulated {name}",
             exports_rows=exports_rows,
+            exports_slices=exports_rows,
         )
         self._slots = [_Slot() for _ in range(slots)]
         self._compute = asyncio.Lock()

@@ -57,6 +57,7 @@ class Crowd:
                 context_tokens=4 * TOKENS,
                 bytes_per_token=1,
                 exports_rows=True,
+                exports_slices=True,
             ),
             policy=parse_policy(policy),
             settings=SchedulerSettings(max_prefills=4),

@@ -117,6 +117,7 @@ class Runtime:
                 bytes_per_token=can.bytes_per_token,
                 exports_kv=can.exports_kv,
                 exports_rows=can.exports_rows,
+                exports_slices=can.exports_slices,
             ),
             # Some policies remember what they see of their accelerator.
             policy=self._policy if first else copy.deepcopy(self._policy),

@@ -24,7 +24,8 @@ class Capacity:
     """What an accelerator holds; ``context_tokens`` is the limit of one sequence.
 
     A token's state has ``bytes_per_token`` (0: unknown). It can be copied out if the
-    backend ``exports_kv``, without the rows that the store has if it ``exports_rows``.
+    backend ``exports_kv``, without the rows that the store has if it ``exports_rows``,
+    and bit by bit at no extra cost if it ``exports_slices``.
     """
 
     slots: int
@@ -33,6 +34,7 @@ class Capacity:
     bytes_per_token: int = 0
     exports_kv: bool = True
     exports_rows: bool = False
+    exports_slices: bool = False
 
     def __post_init__(self) -> None:
         for name in ("slots", "kv_tokens", "context_tokens"):

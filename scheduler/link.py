@@ -4,8 +4,8 @@ Two transfers at once would each take twice as long, and nothing could be overta
 the scheduler keeps the line itself: restores of admitted turns first, then copies of
 state whose memory is wanted, then, if the policy says so, copies ahead of any need.
 
-A long copy is cut into slices where the backend can export rows: what has been copied
-stays copied, and whoever comes meanwhile waits for a slice at most.
+A long copy is cut into slices, where those cost the backend no more together: what has
+been copied stays copied, and whoever comes meanwhile waits for a slice at most.
 """
 
 import math
@@ -135,7 +135,7 @@ class Link:
             at_s=now_s,
             session=session.id,
             slot=session.slot,
-            kv_tokens=self._slice_end(session) if rows else session.held_tokens,
+            kv_tokens=self._slice_end(session),
             first_token=session.copied_tokens if rows else 0,
         )
         session.apply(event)
@@ -144,6 +144,8 @@ class Link:
 
     def _slice_end(self, session: Session) -> int:
         """Return up to which token to copy: as far as a slice's time takes."""
+        if not self._books.capacity.exports_slices:
+            return session.held_tokens
         dirty_tokens = session.dirty_tokens
         slices = max(1, round(self._outlook.save_s(dirty_tokens) / _SLICE_S))
         return session.copied_tokens + -(-dirty_tokens // slices)

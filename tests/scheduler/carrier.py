@@ -83,6 +83,7 @@ class Carrier:
                 bytes_per_token=self.bytes_per_token,
                 exports_kv=self.exports_kv,
                 exports_rows=self.exports_rows,
+                exports_slices=self.exports_rows,
             ),
             policy=self.policy,
             settings=self.settings,
