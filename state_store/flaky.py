@@ -5,11 +5,14 @@ as the store hangs, then fails if it was told to; else the store inside does the
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
+from typing import Final
 
 from .state import KVState, Manifest
 from .store import Inventory, Owner, Receipt, StoreStat
+
+_CALLS: Final = ("park", "fetch", "find", "drop", "keys")
 
 
 class FlakyStore:
@@ -26,20 +29,27 @@ class FlakyStore:
         self._inner = inner
         self._tier = tier
         self._error: Exception | None = None
+        self._failing: Collection[str] = ()
         self._times: int | None = None
         self._acts_first = False
         self._running = asyncio.Event()
         self._running.set()
 
     def break_down(
-        self, error: Exception, *, times: int | None = None, acts_first: bool = False
+        self,
+        error: Exception,
+        *,
+        calls: Collection[str] = _CALLS,
+        times: int | None = None,
+        acts_first: bool = False,
     ) -> None:
-        """Fail every call, or the next *times*, with *error*.
+        """Fail these *calls*, or the next *times* of them, with *error*.
 
         With *acts_first* the work is done before: nobody can tell from the error. While
         it fails without end, the store is not available.
         """
-        self._error, self._times, self._acts_first = error, times, acts_first
+        self._error, self._failing, self._times = error, calls, times
+        self._acts_first = acts_first
 
     def hang(self) -> None:
         """Let no call through until ``heal``."""
@@ -57,23 +67,23 @@ class FlakyStore:
         await self._suffer("park", state.manifest.key)
         if self._acts_first:
             receipt = await self._inner.park(state, through=through)
-            self._fail()
+            self._fail("park")
         else:
-            self._fail()
+            self._fail("park")
             receipt = await self._inner.park(state, through=through)
         return replace(receipt, tier=self._tier)
 
     async def fetch(self, key: str) -> tuple[KVState, Receipt]:
         """Return the state, if it may."""
         await self._suffer("fetch", key)
-        self._fail()
+        self._fail("fetch")
         state, receipt = await self._inner.fetch(key)
         return state, replace(receipt, tier=self._tier)
 
     async def find(self, key: str) -> Manifest:
         """Return what the key holds, if it may."""
         await self._suffer("find", key)
-        self._fail()
+        self._fail("find")
         return await self._inner.find(key)
 
     async def drop(self, key: str) -> None:
@@ -81,9 +91,9 @@ class FlakyStore:
         await self._suffer("drop", key)
         if self._acts_first:
             await self._inner.drop(key)
-            self._fail()
+            self._fail("drop")
         else:
-            self._fail()
+            self._fail("drop")
             await self._inner.drop(key)
 
     async def stat(self) -> StoreStat:
@@ -97,7 +107,7 @@ class FlakyStore:
 
     async def keys(self) -> AsyncIterator[str]:
         """Yield the key of every state."""
-        self._fail()
+        self._fail("keys")
         async for key in self._inner.keys():
             yield key
 
@@ -115,8 +125,8 @@ class FlakyStore:
             await asyncio.sleep(self.delay_s)
         await self._running.wait()
 
-    def _fail(self) -> None:
-        if self._error is None:
+    def _fail(self, call: str) -> None:
+        if self._error is None or call not in self._failing:
             return
         error = self._error
         if self._times is not None:

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 import anyio.to_thread
 
 from .copies import Copies
-from .errors import StateCorrupt, StateMissing, StateStoreError
+from .errors import StateCorrupt, StateMissing, StateStoreError, StoreUnavailable
 from .state import KVState, Manifest
 from .store import Receipt
 from .write_behind import WriteBehind
@@ -68,20 +68,6 @@ class Lookup:
 
         return await self._ask(key, find, lambda manifest: manifest)
 
-    async def look(self, key: str, number: int) -> bool:
-        """Note what a tier holds; return False if it can't tell."""
-        began = self._copies.begin()
-        try:
-            manifest = await self._tiers[number].find(key)
-        except (StateMissing, StateCorrupt):
-            self.missing(key, number, began)
-        except StateStoreError:
-            return False
-        else:
-            if not self._copies.changed(key, number, began):
-                self._copies.saw(key, number, manifest)
-        return True
-
     async def load(self, manifest: Manifest, numbers: Sequence[int]) -> KVState | None:
         """Return that very state from one of these tiers, if one holds it."""
         for number in numbers:
@@ -114,10 +100,12 @@ class Lookup:
                 version = self._copies.version(key)
                 try:
                     return await self._ask_in_turn(key, call, manifest_of)
-                except StateStoreError:
+                except StateStoreError as error:
                     newer = self._copies.version(key) != version
                     if newer and self._copies.newest(key) is not None:
                         continue
+                    if isinstance(error, StateMissing) and self._queues.cover(key):
+                        continue  # a tier turned out to have what queued rows continue
                     self._settle(key)  # who asks hears of it by the error
                     raise
 
@@ -136,7 +124,7 @@ class Lookup:
                     trouble = _graver(trouble, error)
             if not self._copies.may_hold(key, number):
                 continue
-            began = self._copies.begin()
+            began, expected = self._copies.begin(), self._copies.newest(key)
             try:
                 answer = await call(self._tiers[number])
             except StateStoreError as error:
@@ -144,15 +132,18 @@ class Lookup:
                 if isinstance(error, StateMissing | StateCorrupt):
                     self.missing(key, number, began)
             else:
-                if self._is_newest(manifest_of(answer), number, began):
+                manifest = manifest_of(answer)
+                if self._copies.changed(key, number, began):
+                    newest = manifest in (expected, self._copies.newest(key))
+                else:
+                    newest = self._is_newest(manifest, number)
+                if newest:
                     return answer
         raise trouble
 
-    def _is_newest(self, manifest: Manifest, number: int, began: int) -> bool:
+    def _is_newest(self, manifest: Manifest, number: int) -> bool:
         """Note what a tier answered; return whether that's what the key holds."""
         key, copies = manifest.key, self._copies
-        if copies.changed(key, number, began):
-            return True  # it was, when it was asked for
         newest = copies.newest(key)
         if copies.holds(key, number) and newest != manifest:
             self._replaced(manifest, number)
@@ -174,16 +165,19 @@ class _Queues:
                 await _verify(state)
                 return state, Receipt(tier="host", nbytes=state.manifest.kv_bytes)
         for way in self._ways:
-            # Here are only its last rows: together with the others it is in the tier.
-            if way.covers(key) and await way.written(key):
-                break
+            # Here are only its last rows: with the others they will be in the tier.
+            if way.covers(key) and not await way.written(key) and way.covers(key):
+                raise StoreUnavailable(f"state {key!r} waits for a tier that is away")
         raise StateMissing(f"no state {key!r} waits to be written")
 
     async def find(self, key: str) -> Manifest:
         newest = self._copies.newest(key)
-        if newest is None or not any(way.covers(key) for way in self._ways):
+        if newest is None or not self.cover(key):
             raise StateMissing(f"no state {key!r} waits to be written")
         return newest
+
+    def cover(self, key: str) -> bool:
+        return any(way.covers(key) for way in self._ways)
 
 
 def _graver(one: StateStoreError, other: StateStoreError) -> StateStoreError:

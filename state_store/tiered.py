@@ -10,7 +10,8 @@ Fetch. The fastest tier that has the newest state answers. A corrupt copy falls 
 to the next tier. What came from below is parked in the first tier again, afterwards.
 
 Lost. A state that leaves a tier is lost when no other tier has it, nor the queue: only
-then its key is in ``Receipt.evicted``, or the owner is told, once. A state that the
+then the owner is told, once, or if the park that displaced it waits for nothing more,
+its key is in ``Receipt.evicted``. A state that the
 first tier displaced before it was written below is kept alive by the queue until it is.
 
 What was begun for a key is finished, even if the caller is cancelled; so everything
@@ -101,28 +102,39 @@ class TieredStore:
         key = state.manifest.key
         async with self._errands.alone(key):
             receipt = await self._place(state)
+        receipt = replace(receipt, nbytes=state.manifest.kv_bytes)
+        if not through or len(self._ways) == 1:
+            return receipt
+        if self._owner is not None:  # who should not have to wait to hear of it
+            self.tell(receipt.evicted)
+            receipt = replace(receipt, evicted=())
         last = self._ways[-1]
-        if through and len(self._ways) > 1 and await last.written(key):
-            receipt = replace(receipt, tier=last.name)
-        return replace(receipt, nbytes=state.manifest.kv_bytes)
+        written = await last.written(key)
+        return replace(receipt, tier=last.name) if written else receipt
 
     async def _place(self, state: KVState) -> Receipt:
         """Park *state* in the fastest tier that takes it, and queue it for the rest."""
         manifest = await self._whole_manifest(state)
         error: StateStoreError | None = None
-        for number, way in enumerate(self._ways):
-            try:
-                pieces = await self._pieces(state, number)
-                receipt = await way.write(manifest, pieces)
-            except StateStoreError as failure:
-                error = error or failure
-                continue
-            self._replace(manifest, number, range(number))
-            for slower in self._ways[number + 1 :]:
-                slower.push(manifest, pieces)
-            return receipt
-        self.reconsider(manifest.key)
-        raise error or StoreUnavailable("the store has no tiers")
+        try:
+            for number, way in enumerate(self._ways):
+                try:
+                    pieces = await self._pieces(state, number)
+                    receipt = await way.write(manifest, pieces)
+                except StateStoreError as failure:
+                    # That the beginning is elsewhere says less than that it's full.
+                    if error is None or isinstance(error, StateMissing):
+                        error = failure
+                    continue
+                self._replace(manifest, number, range(number))
+                for slower in self._ways[number + 1 :]:
+                    slower.push(manifest, pieces)
+                return receipt
+            raise error or StoreUnavailable("the store has no tiers")
+        except Exception:
+            # A tier that failed half-way may have let go of what it had of the key.
+            self.reconsider(manifest.key)
+            raise
 
     async def _whole_manifest(self, state: KVState) -> Manifest:
         """Return what the key is to hold; raise StateMissing if a beginning lacks."""
@@ -136,7 +148,9 @@ class TieredStore:
 
     async def _pieces(self, state: KVState, number: int) -> KVState:
         """Return what makes the tier hold the state that *state* ends."""
-        rest = state.manifest
+        rest, way = state.manifest, self._ways[number]
+        if rest.first_token and way.covers(rest.key):
+            await way.written(rest.key)  # what these rows continue comes first
         if not rest.first_token or self._copies.holds(rest.key, number):
             return state
         for way in self._ways:
@@ -188,10 +202,13 @@ class TieredStore:
         dropping.result()
 
     async def _drop(self, key: str) -> None:
-        async with self._errands.alone(key):
-            with self._copies.reading(key):
+        with self._copies.reading(key):
+            async with self._errands.alone(key):
                 self._copies.forget(key)  # before it's gone, so that nobody fetches it
-                await asyncio.gather(*(way.drop(key) for way in self._ways))
+                for way in self._ways:
+                    await way.stop(key)
+                    way.discard(key)
+            await asyncio.gather(*(way.written(key) for way in self._ways))
 
     async def stat(self) -> StoreStat:
         """Return the sums; a state counts once, in however many tiers it is.
@@ -279,8 +296,8 @@ class TieredStore:
 
     def tell(self, lost: Iterable[str]) -> None:
         """Tell the owner who is lost."""
-        if self._owner is not None:
-            for key in lost:
+        for key in lost:
+            if self._owner is not None and self._is_lost(key):
                 self._owner.lost(key)
 
     def lost_in(self, key: str, tier: int) -> None:
@@ -294,6 +311,9 @@ class TieredStore:
 
     # ---- inside ----------------------------------------------------------------------
 
+    def _is_lost(self, key: str) -> bool:
+        return self._copies.newest(key) is None
+
     def _settle(self, key: str) -> bool:
         """Return whether the key's newest state has just turned out to be lost."""
         copies = self._copies
@@ -303,22 +323,15 @@ class TieredStore:
             or any(way.covers(key) for way in self._ways)
         ):
             return False
-        if copies.unseen(key):
-            if not self._errands.closed:
-                self._errands.begin(self._look(key))
+        if unseen := copies.unseen(key):
+            for number in unseen:
+                self._ways[number].look(key)
             return False
         self._lost += 1
         copies.forget(key)
         for way in self._ways:
             way.discard(key)
         return True
-
-    async def _look(self, key: str) -> None:
-        """Ask the tiers that may or may not hold the key's newest state."""
-        for number in self._copies.unseen(key):
-            if not await self._lookup.look(key, number):
-                return  # nobody knows yet
-        self.reconsider(key)
 
     def _replace(
         self, manifest: Manifest, number: int, others: Iterable[int] | None = None

@@ -7,8 +7,8 @@ bytes, those first that a faster tier holds: they stay queued, and are read from
 
 A tier that does not answer gets a pause, which doubles from 0.25 s up to 4 s; the
 queue waits meanwhile, and whoever waits for the queue is told that it takes longer. An
-entry is given up after eight failures, or at once when trying again is of no use: the
-session belongs to another process, or the state is larger than the tier.
+write is given up after eight failures (a drop never), or at once when trying again is
+of no use: the session belongs to another process, the state is larger than the tier.
 """
 
 import asyncio
@@ -30,12 +30,13 @@ from .errors import (
 from .pieces import is_whole, piece_for
 from .state import KVState, Manifest
 from .store import Inventory, Receipt
-from .write_queue import Job, WriteQueue
+from .write_queue import Act, Job, WriteQueue
 
 _SHORTEST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 4.0
 _MOST_ATTEMPTS: Final = 8
-_MOST_DROPS: Final = 65_536
+_MOST_OTHERS: Final = 65_536
+_LASTING: Final = (StateCorrupt, StateLeased, StateMissing, StoreFull)
 _REASONS: Final[dict[type[Exception], str]] = {
     StateCorrupt: "corrupt",
     StateLeased: "leased",
@@ -92,6 +93,7 @@ class WriteBehind:
         self._pause_s = _SHORTEST_PAUSE_S
         self._pausing = False
         self._closing = asyncio.Event()
+        self._closed = False
 
     @property
     def queued_bytes(self) -> int:
@@ -105,23 +107,30 @@ class WriteBehind:
 
         It takes the place of what was queued for the key.
         """
-        self._put(Job(manifest.key, manifest, pieces))
+        self._put(Job(Act.WRITE, manifest.key, manifest, pieces))
 
     def discard(self, key: str) -> None:
         """Queue that the tier has to drop the key, if it has or is to get it."""
         nothing = self._copies.held(key, self._number) is Content.NOTHING
-        if nothing and not self._queued(key) and not self._under_way(key):
-            return
-        self._put(Job(key, None, None))
-        if self._queue.drops > _MOST_DROPS:
-            # The tier has been away for long. What it holds expires, or is found to be
-            # of another conversation when it is asked for.
-            oldest = self._queue.oldest_drop()
-            self._queue.take(oldest.key)
-            self._copies.emptied(oldest.key, self._number)
+        if self._is_busy(key) or not nothing:
+            self._put(Job(Act.DROP, key))
+
+    def look(self, key: str) -> None:
+        """Queue that somebody has to see what the tier has of the key."""
+        if not self._is_busy(key):
+            self._put(Job(Act.LOOK, key))
+
+    async def stop(self, key: str) -> None:
+        """Write nothing of the key any more, from when this returns on."""
+        job = self._queue.take(key)
+        if job is not None:
+            job.answer(False)
+        if self._under_way(key) and self._carrying:
+            self._carrying.cancel()
+            await asyncio.wait([self._carrying])
 
     async def written(self, key: str) -> bool:
-        """Wait until the key's turn has come; return whether the tier holds it now."""
+        """Wait until it was the key's turn; return whether the tier has the newest."""
         job = self._queued(key) or self._under_way(key)
         if job is None or self._pausing:
             return self._copies.holds(key, self._number)
@@ -141,7 +150,7 @@ class WriteBehind:
         return any(
             job.manifest is self._copies.newest(key) and self._suffices(job)
             for job in (self._queued(key), self._under_way(key))
-            if job is not None and job.manifest is not None
+            if job is not None and job.act is Act.WRITE
         )
 
     def state(self, key: str) -> KVState | None:
@@ -166,31 +175,6 @@ class WriteBehind:
             if self._under_way(manifest.key) and self._carrying:
                 await asyncio.wait([self._carrying])
             return await self._park(manifest, piece)
-
-    async def drop(self, key: str) -> None:
-        """Drop the key; at once, or if that fails, when the tier is back."""
-        await self._hold(key)
-        if self._copies.held(key, self._number) is Content.NOTHING:
-            return
-        with self._past(key):
-            if not self._pausing:
-                try:
-                    await self._drop(key)
-                    return
-                except StateLeased:  # so it is another's
-                    self._copies.emptied(key, self._number)
-                    return
-                except StateStoreError as error:
-                    self._failed(error)
-        self.discard(key)
-
-    async def _hold(self, key: str) -> None:
-        job = self._queue.take(key)
-        if job is not None:
-            job.answer(False)
-        if self._under_way(key) and self._carrying:
-            self._carrying.cancel()
-            await asyncio.wait([self._carrying])
 
     @contextlib.contextmanager
     def _past(self, key: str) -> Generator[None]:
@@ -220,6 +204,7 @@ class WriteBehind:
 
     async def cancel(self) -> None:
         """Stop at once; what is queued is let go."""
+        self._closed = True
         tasks = [task for task in (self._worker, self._carrying) if task is not None]
         for task in tasks:
             task.cancel()
@@ -256,10 +241,12 @@ class WriteBehind:
 
     async def _carry_out(self, job: Job) -> None:
         try:
-            if job.manifest is None:
+            if job.manifest is not None:
+                await self._write(job, job.manifest)
+            elif job.act is Act.DROP:
                 await self._drop(job.key)
             else:
-                await self._write(job, job.manifest)
+                await self._look(job.key)
         except Exception as error:  # whatever it is, the next one must have its turn
             self._conclude(job, error)
         except asyncio.CancelledError as error:
@@ -275,7 +262,7 @@ class WriteBehind:
             self._failed(error)
             if self._again(job, error):
                 return
-            if job.manifest is None:  # the tier may hold it yet; there's no more to do
+            if job.act is not Act.WRITE:  # what the tier holds is another's
                 self._copies.emptied(job.key, self._number)
         job.answer(error is None)
         self._above.reconsider(job.key)
@@ -289,16 +276,18 @@ class WriteBehind:
             newer.take_over(job)
             self._put(newer)
             return True
-        if isinstance(error, StoreUnavailable) and job.attempts < _MOST_ATTEMPTS:
-            job.answer(False)
-            self._put(job)
-            return True
-        return False
+        if isinstance(error, _LASTING):
+            return False
+        if job.act is Act.WRITE and job.attempts >= _MOST_ATTEMPTS:
+            return False
+        job.answer(False)
+        self._put(job)
+        return True
 
     def _failed(self, error: Exception) -> None:
         reason = _REASONS.get(type(error), type(error).__name__)
         self.refused[f"write-behind {reason}"] += 1
-        if isinstance(error, StoreUnavailable):
+        if not isinstance(error, _LASTING):
             self._pausing = True
             self._queue.answer(False)
 
@@ -347,6 +336,7 @@ class WriteBehind:
         try:
             manifest = await self._tier.find(key)
         except (StateMissing, StateCorrupt):
+            self._copies.emptied(key, self._number)
             return Content.NOTHING
         self._copies.saw(key, self._number, manifest)
         return manifest
@@ -360,6 +350,8 @@ class WriteBehind:
     # ---- the queue -------------------------------------------------------------------
 
     def _put(self, job: Job) -> None:
+        if self._closed:
+            return
         if job.key in self._aside:
             older = self._aside[job.key]
             if older is not None and older is not job:
@@ -367,10 +359,19 @@ class WriteBehind:
             self._aside[job.key] = job
             return
         self._queue.put(job)
+        if self._queue.others > _MOST_OTHERS:
+            # The tier has been away for long. What it holds expires, or is found to be
+            # of another conversation when it is asked for.
+            oldest = self._queue.oldest_other()
+            self._queue.take(oldest.key)
+            self._copies.emptied(oldest.key, self._number)
         for key in self._queue.shed(self._queue_bytes, self._is_above):
             self._above.reconsider(key)
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
+
+    def _is_busy(self, key: str) -> bool:
+        return bool(self._queued(key) or self._under_way(key))
 
     def _queued(self, key: str) -> Job | None:
         return self._queue.get(key) or self._aside.get(key)

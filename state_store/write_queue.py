@@ -8,20 +8,32 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum, unique
 
 from .state import KVState, Manifest
 
 
+@unique
+class Act(Enum):
+    """What is to be done with a key."""
+
+    WRITE = "write"  # the newest state
+    DROP = "drop"
+    LOOK = "look"  # see what the tier has
+
+
 @dataclass(slots=True, eq=False)
 class Job:
-    """Have the tier hold the state of *manifest*; None: have it drop the key.
+    """Something to do at the tier, with a key.
 
-    ``pieces`` are all of its payloads, or the last ones; None: to be read elsewhere.
+    To be written is the state of ``manifest``. ``pieces`` are all of its payloads, or
+    the last ones; None: to be read elsewhere.
     """
 
+    act: Act
     key: str
-    manifest: Manifest | None
-    pieces: KVState | None
+    manifest: Manifest | None = None
+    pieces: KVState | None = None
     attempts: int = 0
     waiting: list[asyncio.Future[bool]] = field(
         default_factory=list[asyncio.Future[bool]]
@@ -52,12 +64,15 @@ class Job:
 
 
 class WriteQueue:
-    """Jobs by key, the oldest first; ``nbytes`` are their payloads together."""
+    """Jobs by key, the oldest first.
+
+    ``nbytes`` are their payloads together. ``others`` are the jobs that write nothing.
+    """
 
     def __init__(self) -> None:
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self.nbytes = 0
-        self.drops = 0
+        self.others = 0
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -98,9 +113,9 @@ class WriteQueue:
         assert job is not None
         return job
 
-    def oldest_drop(self) -> Job:
-        """Return the oldest job that drops a key."""
-        return next(job for job in self._jobs.values() if job.manifest is None)
+    def oldest_other(self) -> Job:
+        """Return the oldest job that writes nothing."""
+        return next(job for job in self._jobs.values() if job.act is not Act.WRITE)
 
     def answer(self, done: bool) -> None:
         """Tell everybody who waits."""
@@ -127,4 +142,4 @@ class WriteQueue:
 
     def _count(self, job: Job, sign: int) -> None:
         self.nbytes += sign * job.nbytes
-        self.drops += sign * (job.manifest is None)
+        self.others += sign * (job.act is not Act.WRITE)
