@@ -110,7 +110,6 @@ def replay(trace: Trace, policy: str, kv_tokens: int) -> tuple[RunReport, list[E
                 kv_tokens=kv_tokens,
                 context_tokens=kv_tokens,
                 exports_rows=True,
-                exports_slices=True,
             ),
             policy=policy,
             observers=[measure, events.append],
