@@ -275,13 +275,16 @@ def over_sockets(
             connections[number].sendall(b"\r\n")
             receive(connections[number], bytearray(5))
 
+    values = [bytearray() for _ in chunks]  # a restore has to hold them all as well
+
     def get_all(number: int) -> None:
         for index in range(number, len(chunks), threads):
             name, length = b"plain:%d" % index, len(chunks[index])
             head = b"*2\r\n$3\r\nGET\r\n$%d\r\n%s\r\n"
             connections[number].sendall(head % (len(name), name))
             receive(connections[number], bytearray(len(b"$%d\r\n" % length)))
-            receive(connections[number], bytearray(length + 2))
+            values[index] = bytearray(length + 2)
+            receive(connections[number], values[index])
 
     try:
         seconds = run_threads(set_all, threads), run_threads(get_all, threads)
