@@ -5,7 +5,7 @@ left alone they block a call for 20 s. Every call has a deadline around it besid
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final
 
 import redis.asyncio as client
@@ -62,7 +62,8 @@ class Server:
             case Shape.SENTINEL:
                 return [await self._find_master()] * len(keys)
             case Shape.CLUSTER:
-                await self._client.initialize()
+                async with asyncio.timeout(self._timeout_s):
+                    await self._client.initialize()
                 nodes = map(self._client.get_node_from_key, keys)
                 return [(node.host, node.port) for node in nodes]
 
@@ -104,7 +105,7 @@ class Server:
         async with self._gate, asyncio.timeout(self._timeout_s):
             await self._client.execute_command("PING", **options)
 
-    async def scan(self, pattern: str) -> AsyncIterator[str]:
+    async def scan(self, pattern: str) -> AsyncGenerator[str]:
         """Yield the keys that match, of all servers; some maybe twice."""
         keys = self._client.scan_iter(match=pattern, count=_SCAN_COUNT)
         while True:
@@ -158,8 +159,10 @@ class Server:
                 return RedisCluster(startup_nodes=nodes, **login, **options)
 
     def _options(self) -> dict[str, Any]:
+        # No socket_timeout: it has redis-py use wait_for, which in Python 3.11 swallows
+        # a cancellation now and then. The deadline around every call does instead.
         options: dict[str, Any] = {
-            "socket_timeout": self._timeout_s,
+            "socket_timeout": None,
             "socket_connect_timeout": self._timeout_s,
             "retry": Retry(NoBackoff(), 1, supported_errors=(Disconnected,)),
             "protocol": 2,
