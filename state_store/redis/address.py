@@ -34,7 +34,7 @@ _SCHEMES: Final = {
     "rediss+cluster": (Shape.CLUSTER, True),
 }
 _PORTS: Final = {Shape.SENTINEL: 26379}
-_OPTIONS: Final = (
+OPTIONS: Final = (
     "db",
     "ssl_ca_certs",
     "ssl_certfile",
@@ -118,10 +118,10 @@ def read_address(url: str) -> Address:
     shape, encrypted = _SCHEMES[scheme]
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    if unknown := sorted(set(options) - set(_OPTIONS)):
+    if unknown := sorted(set(options) - set(OPTIONS)):
         raise StoreUnusable(
             f"the Redis URL has the option {unknown[0]!r}; "
-            f"there are {', '.join(_OPTIONS)}"
+            f"there are {', '.join(OPTIONS)}"
         )
     credentials, _, netloc = parts.netloc.rpartition("@")
     username, _, password = credentials.partition(":")
