@@ -54,24 +54,18 @@ class Depot:
 
     async def park(self, state: KVState) -> None:
         """Store the state, or add it to what its key holds."""
-        key, manifest = state.manifest.key, state.manifest
-        held = self._held.get(key)
-        if held is None:
-            held = await self._leases.acquire(key, needs_state=False)
-        before = held.manifest
+        key = state.manifest.key
         try:
-            whole = _whole(manifest, before)
-            await self._put(held, state, whole)
+            held = self._held.get(key) or await self._acquire(key, needs_state=False)
+            await self._put(held, state, _whole(state.manifest, held.manifest))
         except BaseException:
-            if before is None and self._held.get(key) is held:
-                self._held.forget(key)
-                await self._quietly(self._leases.let_go([held]))
+            await self._let_go_of_nothing(key)
             raise
 
     async def fetch(self, key: str) -> KVState:
         """Take the lease and return the state, verified; what is unfit is dropped."""
         try:
-            held = await self._leases.acquire(key, needs_state=True)
+            held = await self._acquire(key, needs_state=True)
             if held.manifest is None:
                 raise StateMissing(f"no state is parked under {key!r}")
             return await self._load(key, held.manifest)
@@ -137,6 +131,16 @@ class Depot:
         """Return the key that a manifest was stored under; raise StateCorrupt."""
         return bytes(self._layout.sealer.open("", name, sealed)).decode()
 
+    async def _acquire(self, key: str, *, needs_state: bool) -> Held:
+        return await to_its_end(self._leases.acquire(key, needs_state=needs_state))
+
+    async def _let_go_of_nothing(self, key: str) -> None:
+        """Keep no lease where there is no state."""
+        held = self._held.get(key)
+        if held is not None and held.manifest is None:
+            self._held.forget(key)
+            await self._quietly(self._leases.let_go([held]))
+
     async def _load(self, key: str, manifest: Manifest) -> KVState:
         tenant, covered = tenant_of(key), 0
         landings: list[Landing] = []
@@ -170,7 +174,8 @@ class Depot:
             if len(payload)
         }
         try:
-            absent = await self._claim(held, list(claims))
+            # A claim that is on its way could arrive after its own release.
+            absent = await to_its_end(self._claim(held, list(claims)))
             await self._carry(self._writes(tenant, claims, absent))
         except BaseException as error:
             self._owe(held, set(claims) - set(self._segments(before)))

@@ -1,19 +1,20 @@
 """Moves many chunks over several connections, in threads of our own.
 
 Each thread takes the next chunk when it is done with one, so there is one command at a
-time on each connection and as many at once as there are connections. Cancelling, or one
-chunk's failure, cuts the connections in use: nobody waits for a server that hangs.
+time on each connection and as many at once as there are connections. When the caller is
+cancelled, or a chunk fails, chunks on their way get a moment to arrive, so that the
+server is not left with commands that it does later; then their connections are cut:
+nobody waits for a server that hangs.
 """
 
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
-import anyio
-
+from ..finish import to_its_end
 from .address import HostPort
 from .faults import ServerReply
 from .lane import Endpoint, Lane
@@ -23,6 +24,7 @@ T = TypeVar("T")
 
 # So many chunks are moved before another call's may have their turn.
 _IN_A_ROW: Final = 16
+_MOMENT_S: Final = 0.05
 
 
 class Job(Protocol):
@@ -47,6 +49,7 @@ class Lanes:
         self._idle: defaultdict[Where, list[Lane]] = defaultdict(list)
         self._threads = ThreadPoolExecutor(connections, thread_name_prefix="redis")
         self._calls: set[_Call] = set()
+        self._closed = False
 
     async def carry(self, jobs: Iterable[tuple[Where, Job]]) -> None:
         """Do every job; raise what the first to fail raised."""
@@ -77,23 +80,24 @@ class Lanes:
 
     def close(self) -> None:
         """Cut whatever is in use and close the rest."""
+        self._closed = True
         for call in list(self._calls):
-            call.stop()
+            call.cut()
         self.forget()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _work(self, call: "_Call", where: Where, queue: deque[Job]) -> None:
         while queue:
+            if self._closed or call.stopped:
+                raise ConnectionError("the store is closed")
             future = self._threads.submit(self._some, call, where, queue)
-            waiting = asyncio.wrap_future(future)
-            try:
-                await asyncio.shield(waiting)
-            except asyncio.CancelledError:
-                call.stop()
-                if not future.cancel():
-                    with anyio.CancelScope(shield=True):
-                        await asyncio.wait([waiting])
-                raise
+
+            def hurry(future: Future[None] = future) -> None:
+                call.stopped = True
+                future.cancel()
+                asyncio.get_running_loop().call_later(_MOMENT_S, call.cut)
+
+            await to_its_end(_end_of(future), hurry=hurry)
 
     def _some(self, call: "_Call", where: Where, queue: deque[Job]) -> None:
         """Do a few jobs; runs in a thread."""
@@ -102,6 +106,8 @@ class Lanes:
         lane, is_new = self._take(call, where)
         try:
             for _ in range(_IN_A_ROW):
+                if call.stopped:
+                    break
                 try:
                     job = queue.popleft()
                 except IndexError:
@@ -153,16 +159,20 @@ class Lanes:
     def _open(self, call: "_Call", where: Where) -> Lane:
         lane = Lane.open(replace(self._endpoint, where=where))
         call.lanes.add(lane)
-        if call.stopped:
+        if call.was_cut:
             lane.abort()
         return lane
 
     def _give_back(self, call: "_Call", where: Where, lane: Lane) -> None:
         call.lanes.discard(lane)
-        if call.stopped or len(self._idle[where]) >= self._connections:
+        if call.was_cut or len(self._idle[where]) >= self._connections:
             lane.close()
         else:
             self._idle[where].append(lane)
+
+
+async def _end_of(future: Future[None]) -> None:
+    await asyncio.wrap_future(future)
 
 
 class _Call:
@@ -170,10 +180,11 @@ class _Call:
 
     def __init__(self) -> None:
         self.stopped = False
+        self.was_cut = False
         self.lanes: set[Lane] = set()
 
-    def stop(self) -> None:
-        self.stopped = True
+    def cut(self) -> None:
+        self.stopped = self.was_cut = True
         for lane in self.lanes.copy():
             lane.abort()
 

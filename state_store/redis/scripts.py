@@ -5,7 +5,7 @@ time (EVAL): the server knows them by their hash anyway, and there is nothing to
 again after a restart or a fail-over. Time is the server's alone.
 
 A lease says "token owner". The token of a later lease of a session is greater: it is
-the server's time in ms, or one more than the last, whichever is more.
+the server's time in µs, or one more than the last, whichever is more.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ from typing import Final
 _FENCE: Final = """
 local function fence(key, life_ms)
   local time = redis.call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local now = time[1] * 1000000 + time[2]
   local last = tonumber(redis.call('GET', key) or '0')
   local token = string.format('%.0f', math.max(now, last + 1))
   redis.call('SET', key, token, 'PX', life_ms)
@@ -109,12 +109,14 @@ REMOVE: Final = (
     _FENCE
     + """
 -- KEYS lease, fence, manifest; ARGV owner
--- ok: manifest that was there, its token | leased: owner
+-- ok: manifest that was there, the last token | leased: owner
 local token, owner = holder(KEYS[1])
 if owner and owner ~= ARGV[1] then return {'leased', owner} end
 local state = redis.call('HMGET', KEYS[3], 'd', 't')
+-- Whoever held it since the state was parked may have claimed its segments again.
+local last = math.max(tonumber(redis.call('GET', KEYS[2]) or '0'), state[2] or '0')
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[3])
-return {'ok', state[1] or '', state[2] or '0'}
+return {'ok', state[1] or '', string.format('%.0f', last)}
 """
 )
 

@@ -205,6 +205,7 @@ class RedisStore:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._health.aclose()
+        await self._sweeper.aclose()
         with anyio.move_on_after(_FAREWELL_S, shield=True):
             if self._health.reachable:
                 with suppress(*Failure):

@@ -4,7 +4,8 @@ They are left by a process that died while it parked. A session that is parking 
 first time has a lease and no state yet; its segments stay.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from .layout import Layout
@@ -20,16 +21,23 @@ class Sweeper:
     def __init__(self, server: Server, layout: Layout) -> None:
         self._server = server
         self._layout = layout
-        self._keys: AsyncIterator[str] | None = None
+        self._keys: AsyncGenerator[str] | None = None
+        self._one_at_a_time = asyncio.Lock()
 
     async def sweep(self, limit: int) -> int:
         """Look at up to *limit* segments; return from how many a claim was taken."""
         released = 0
-        while limit > 0 and (page := await self._page(min(limit, _PAGE))):
-            limit -= len(page)
-            for key in page:
-                released += await self._sweep_one(key)
+        async with self._one_at_a_time:
+            while limit > 0 and (page := await self._page(min(limit, _PAGE))):
+                limit -= len(page)
+                for key in page:
+                    released += await self._sweep_one(key)
         return released
+
+    async def aclose(self) -> None:
+        """Look no further."""
+        if self._keys is not None:
+            await self._keys.aclose()
 
     async def _page(self, size: int) -> list[str]:
         """Return the next keys; none once, at the end of a round."""

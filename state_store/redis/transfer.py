@@ -1,20 +1,17 @@
 """Segments on their way out and in, a chunk at a time; all of it runs in threads."""
 
-import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
 
 from ..errors import StateCorrupt, StateMissing, StateStoreError
+from ..room import make_room
 from ..sealing import Sealer
 from ..state import Payload, Segment, verify_segment
 from .lane import Lane, WrongLength
 from .layout import SegmentKeys, chunk_bounds
 
-# From here on memory comes from the system untouched, instead of filled with zeros.
-_MAPPED_BYTES: Final = 256 * 1024
-_HUGE_PAGE_BYTES: Final = 2 << 20
 # How much longer than its content a sealed chunk may be.
 _SEAL_BYTES: Final = 1024
 
@@ -88,7 +85,7 @@ class Landing:
         self._segment = segment
         self._keys = keys
         self._sealer = sealer
-        self._room = memoryview(_room(segment.length_bytes))[: segment.length_bytes]
+        self._room: memoryview | None = None
         self._bounds = chunk_bounds(segment.length_bytes)
         self._left = set(range(len(self._bounds)))
         self._lock = Lock()
@@ -96,7 +93,7 @@ class Landing:
     @property
     def payload(self) -> Payload:
         """What has come in."""
-        return self._room.toreadonly()
+        return b"" if self._room is None else self._room.toreadonly()
 
     def jobs(self) -> "Iterator[ChunkRead]":
         """Yield what fetches the chunks."""
@@ -107,7 +104,10 @@ class Landing:
         """Fetch a chunk to its place; raise SegmentUnfit."""
         start, end = self._bounds[index]
         try:
-            if not self._fill(lane, index, self._room[start:end]):
+            with self._lock:
+                # Not before: it takes time, and here that is a thread's.
+                room = self._room = self._room or make_room(self._segment.length_bytes)
+            if not self._fill(lane, index, room[start:end]):
                 raise ChunkMissing(
                     f"state {self._key!r} lacks a chunk of its rows from token "
                     f"{self._segment.first_token} on"
@@ -116,7 +116,7 @@ class Landing:
                 self._left.discard(index)
                 is_complete = not self._left
             if is_complete:
-                verify_segment(self._key, self._segment, self._room)
+                verify_segment(self._key, self._segment, room)
         except WrongLength as error:
             reason = StateCorrupt(f"state {self._key!r}: {error}")
             raise SegmentUnfit(self._keys, reason) from None
@@ -150,20 +150,3 @@ class ChunkRead:
     def run(self, lane: Lane) -> None:
         """Fetch it; raise SegmentUnfit."""
         self.landing.read(lane, self.index)
-
-
-def _room(length_bytes: int) -> bytearray | mmap.mmap:
-    """Return at least so many bytes: touched the first time as they are received."""
-    if length_bytes < _MAPPED_BYTES or not hasattr(mmap, "MAP_PRIVATE"):
-        return bytearray(length_bytes)
-    pages = -(-length_bytes // _HUGE_PAGE_BYTES)
-    try:
-        room = mmap.mmap(
-            -1, pages * _HUGE_PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        )
-        whole = length_bytes // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES
-        if whole and hasattr(mmap, "MADV_HUGEPAGE"):
-            room.madvise(mmap.MADV_HUGEPAGE, 0, whole)
-    except OSError:
-        return bytearray(length_bytes)
-    return room

@@ -9,11 +9,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from uuid import uuid4
 
 from kvalet.state_store import DiskStore, Inventory, MemoryStore, tenant_of
 from kvalet.state_store.aes_gcm import AesGcmSealer
+from kvalet.state_store.redis import RedisStore
 from kvalet.state_store.sealing import PlainSealer, Sealer
 from kvalet.state_store.shelf import TenantBudget
+from tests.servers import shared_server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +173,71 @@ def flip(path: Path, byte: int = 0) -> None:
     path.write_bytes(data)
 
 
+class RedisHarness:
+    """Keys of our own in a server that the tests share."""
+
+    def __init__(self, sealer: Sealer, prefix: str, store: RedisStore) -> None:
+        self._sealer = sealer
+        self._prefix = prefix
+        self._server = shared_server()
+        self.store = store
+
+    @classmethod
+    async def open(cls, sealer: Sealer) -> "RedisHarness":
+        prefix = f"test-{uuid4().hex}"
+        return cls(sealer, prefix, await open_server(sealer, prefix))
+
+    async def corrupt(self, key: str, segment: int) -> None:
+        address = (await self.store.find(key)).segments[segment].address
+        name = self._sealer.name(tenant_of(key), address)
+        chunk = f"{self._prefix}:{{s{name}}}:0"
+        # The byte behind the first: of a sealed chunk that says which key it is.
+        bit = self._server.ask("GETBIT", chunk, "7")
+        self._server.ask("SETBIT", chunk, "7", "0" if ":1" in bit else "1")
+
+    async def reopen(self) -> None:
+        await self.store.aclose()
+        self.store = await open_server(self._sealer, self._prefix)
+
+    async def leftovers(self) -> list[str]:
+        answer = self._server.ask("KEYS", f"{self._prefix}:*")
+        return [line for line in answer.split("\r\n") if line.startswith("test-")]
+
+
+@asynccontextmanager
+async def open_redis(sealer: Sealer) -> AsyncGenerator[Harness]:
+    """Open a store in a server that was started for all tests."""
+    harness = await RedisHarness.open(sealer)
+    try:
+        yield harness
+    finally:
+        parked = harness.store.keys()
+        for key in [key async for key in parked]:
+            await harness.store.drop(key)
+        await harness.store.aclose()
+
+
+async def open_server(sealer: Sealer, prefix: str) -> RedisStore:
+    """Open a Redis store; a machine that is busy must not look like a slow server."""
+    return await RedisStore.open(
+        shared_server().url, sealer=sealer, prefix=prefix, command_timeout_s=10.0
+    )
+
+
+def open_plain_redis(limits: Limits) -> AbstractAsyncContextManager[Harness]:
+    """Open Redis as it is."""
+    return open_redis(PlainSealer())
+
+
+def open_sealed_redis(limits: Limits) -> AbstractAsyncContextManager[Harness]:
+    """Open Redis for what is encrypted."""
+    return open_redis(AesGcmSealer({"new": bytes(32), "old": b"o" * 32}))
+
+
 STORES: dict[str, Kind] = {
     "memory": Kind(open=open_memory),
     "disk": Kind(open=open_disk, survives=True),
     "disk, encrypted": Kind(open=open_sealed_disk, survives=True),
+    "redis": Kind(open=open_plain_redis, has_budget=False, survives=True),
+    "redis, encrypted": Kind(open=open_sealed_redis, has_budget=False, survives=True),
 }
