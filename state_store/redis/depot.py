@@ -129,7 +129,13 @@ class Depot:
 
     def key_in(self, name: str, sealed: bytes) -> str:
         """Return the key that a manifest was stored under; raise StateCorrupt."""
-        return bytes(self._layout.sealer.open("", name, sealed)).decode()
+        try:
+            key = bytes(self._layout.sealer.open("", name, sealed)).decode()
+        except UnicodeDecodeError:
+            key = None
+        if key is None or self._layout.session(key).name != name:
+            raise StateCorrupt("a key was sealed otherwise than the keys here say")
+        return key
 
     async def _acquire(self, key: str, *, needs_state: bool) -> Held:
         return await to_its_end(self._leases.acquire(key, needs_state=needs_state))
