@@ -10,9 +10,10 @@ import typer
 
 from ...backends import BackendError, EngineStartError
 from ...scheduler import InvalidSetting
+from ...state_store import StateStoreError, StoreUnusable
 from ..errors import KvaletError, WrongInput
 from ..traces import TraceError
-from . import calibrate, replay, traces
+from . import calibrate, doctor, replay, sessions, traces
 
 __all__ = ["main"]
 
@@ -25,9 +26,18 @@ app = typer.Typer(
 )
 app.command("replay")(replay.replay)
 app.command("calibrate")(calibrate.calibrate_command)
+app.command("doctor")(doctor.doctor)
+app.add_typer(sessions.app, name="sessions")
 app.add_typer(traces.app, name="traces", help="Generate, check and convert traces.")
 
-_WRONG_INPUT = (WrongInput, InvalidSetting, TraceError, EngineStartError)
+_WRONG_INPUT = (
+    WrongInput,
+    InvalidSetting,
+    TraceError,
+    EngineStartError,
+    StoreUnusable,
+)
+_KNOWN = (*_WRONG_INPUT, KvaletError, BackendError, StateStoreError)
 
 
 def main() -> None:
@@ -36,11 +46,11 @@ def main() -> None:
         app()
     except KeyboardInterrupt:
         _leave(130, "interrupted")
-    except (*_WRONG_INPUT, KvaletError, BackendError) as error:
+    except _KNOWN as error:
         _explain(error)
     except ExceptionGroup as group:
         # Agents run side by side; what the first of them met is what there is to say.
-        known = group.subgroup((*_WRONG_INPUT, KvaletError, BackendError))
+        known = group.subgroup(_KNOWN)
         if known is None:
             raise
         _explain(_first(known))
