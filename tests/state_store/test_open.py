@@ -33,7 +33,7 @@ from kvalet.state_store.sizes import parse_seconds, parse_size
 from kvalet.state_store.tiered import TieredStore
 
 from ..servers import any_program, serve, shared_server
-from .states import make_rows
+from .states import make_rows, make_state
 
 KEYS = {"KVALET_STORE_KEYS": "a:" + base64.b64encode(bytes(32)).decode()}
 LAZY = """
@@ -287,6 +287,20 @@ async def test_encrypted(tmp_path: Path) -> None:
         await open_store(text, environment={})
     async with opened(text, KEYS) as store:
         assert (await store.fetch("the tenant/s"))[0].payloads[0] == payload
+
+
+@pytest.mark.asyncio
+async def test_encrypted_redis(redis_url: str) -> None:
+    """States of several chunks come back; without the keys they are not there."""
+    state = make_state("t/s", os.urandom(5 << 20))
+    async with opened(redis_url, KEYS) as store:
+        await store.park(state)
+    async with opened(redis_url) as store:
+        with pytest.raises(StateMissing):
+            await store.find("t/s")
+    async with opened(redis_url, KEYS) as store:
+        assert (await store.fetch("t/s"))[0] == state
+        await store.drop("t/s")
 
 
 @pytest.mark.asyncio
