@@ -37,7 +37,7 @@ class _Entry:
     held: list[Held]
     since: list[int]  # number of the latest change, per tier
     newest: Manifest | None = None
-    version: int = 0  # number of the change that made this the newest
+    place: int | None = None  # the fastest tier that has it, as was last told
     gone: bool = False  # dropped or lost, though a tier may still hold something
     readers: int = 0
 
@@ -54,6 +54,10 @@ class Copies:
         self._entries: dict[str, _Entry] = {}
         self._number = 0
         self._newest = Shelf()
+
+    def __len__(self) -> int:
+        """Return of how many keys something is known."""
+        return len(self._entries)
 
     def begin(self) -> int:
         """Return the number of an operation that starts now."""
@@ -76,11 +80,6 @@ class Copies:
         """Return the newest state; None if there is none, or nobody has looked."""
         entry = self._entries.get(key)
         return entry.newest if entry else None
-
-    def version(self, key: str) -> int:
-        """Return a number that changes when another state becomes the newest."""
-        entry = self._entries.get(key)
-        return entry.version if entry else 0
 
     def held(self, key: str, tier: int) -> Held:
         """Return what *tier* holds of the key."""
@@ -130,7 +129,7 @@ class Copies:
         """Note that *manifest* is the newest now, and so far in *tier* alone."""
         entry = self._open(key)
         self._make_newest(entry, manifest)
-        entry.gone = False
+        entry.gone, entry.place = False, tier
         for other in self.unseen(key):
             self._set(entry, other, Content.OTHER)
         self._set(entry, tier, manifest)
@@ -142,6 +141,14 @@ class Copies:
             self._make_newest(entry, manifest)
         same = entry.newest is not None and entry.newest == manifest
         self._set(entry, tier, entry.newest if same and entry.newest else manifest)
+
+    def moved(self, key: str) -> int | None:
+        """Return the fastest tier that has the newest, if it wasn't that before."""
+        entry, holders = self._entries.get(key), self.holders(key)
+        if entry is None or not holders or entry.place == holders[0]:
+            return None
+        entry.place = holders[0]
+        return entry.place
 
     def emptied(self, key: str, tier: int) -> None:
         """Note that *tier* holds nothing of the key."""
@@ -194,6 +201,5 @@ class Copies:
         if entry.newest is not None:
             self._newest.remove(entry.newest.key)
         entry.newest = manifest
-        entry.version = self.begin()
         if manifest is not None:
             self._newest.add(manifest)

@@ -40,8 +40,7 @@ class Errands:
         return lock
 
     async def wait(self) -> None:
-        """Take no more work, and wait until what was begun is done."""
-        self.closed = True
+        """Wait until what was begun is done."""
         if self._tasks:
             await asyncio.wait(list(self._tasks))
 

@@ -35,6 +35,11 @@ class FlakyStore:
         self._running = asyncio.Event()
         self._running.set()
 
+    @property
+    def is_well(self) -> bool:
+        """Whether it neither hangs nor is about to fail."""
+        return self._error is None and self._running.is_set()
+
     def break_down(
         self,
         error: Exception,

@@ -97,16 +97,15 @@ class Lookup:
     ) -> Answer:
         with self._copies.reading(key):
             while True:
-                version = self._copies.version(key)
                 try:
                     return await self._ask_in_turn(key, call, manifest_of)
-                except StateStoreError as error:
-                    newer = self._copies.version(key) != version
-                    if newer and self._copies.newest(key) is not None:
-                        continue
-                    if isinstance(error, StateMissing) and self._queues.cover(key):
-                        continue  # a tier turned out to have what queued rows continue
-                    self._settle(key)  # who asks hears of it by the error
+                except StateMissing:
+                    # Who asks hears of a loss by the error. If it is none, the state
+                    # was on its way from one to the other: there is somebody to ask.
+                    if self._settle(key) or self._copies.newest(key) is None:
+                        raise
+                except StateStoreError:
+                    self._settle(key)
                     raise
 
     async def _ask_in_turn(
@@ -172,12 +171,9 @@ class _Queues:
 
     async def find(self, key: str) -> Manifest:
         newest = self._copies.newest(key)
-        if newest is None or not self.cover(key):
+        if newest is None or not any(way.covers(key) for way in self._ways):
             raise StateMissing(f"no state {key!r} waits to be written")
         return newest
-
-    def cover(self, key: str) -> bool:
-        return any(way.covers(key) for way in self._ways)
 
 
 def _graver(one: StateStoreError, other: StateStoreError) -> StateStoreError:

@@ -13,6 +13,7 @@ Lost. A state that leaves a tier is lost when no other tier has it, nor the queu
 then the owner is told, once, or if the park that displaced it waits for nothing more,
 its key is in ``Receipt.evicted``. A state that the
 first tier displaced before it was written below is kept alive by the queue until it is.
+A state that is elsewhere now, by eviction or promotion, has moved: the owner is told.
 
 What was begun for a key is finished, even if the caller is cancelled; so everything
 here runs in tasks of the store's own, one after another for each key.
@@ -31,6 +32,7 @@ from .copies import Copies
 from .errands import Errands
 from .errors import StateMissing, StateStoreError, StoreUnavailable
 from .lookup import Lookup
+from .losses import Losses
 from .state import KVState, Manifest
 from .store import Inventory, Owner, Receipt, StoreStat
 from .write_behind import WriteBehind
@@ -59,12 +61,14 @@ class TieredStore:
         self._write_through = write_through
         self._flush_s = flush_s
         self._copies = Copies(len(self._tiers))
+        self._losses = Losses(self._copies)
         self._ways = tuple(
             WriteBehind(
                 tier,
                 number,
                 copies=self._copies,
-                above=self,
+                above=self._losses,
+                load=self._load,
                 queue_bytes=queue_bytes,
             )
             for number, tier in enumerate(self._tiers)
@@ -73,14 +77,12 @@ class TieredStore:
             self._tiers,
             self._ways,
             copies=self._copies,
-            settle=self._settle,
+            settle=self._losses.settle,
             replaced=self._replace,
         )
         self._errands = Errands()
-        self._owner: Owner | None = None
-        self._lost = 0
-        for number, tier in enumerate(self._tiers):
-            tier.serve(_OwnerOf(self, number))
+        self._losses.ways = self._ways
+        self._losses.listen(self._tiers)
 
     # ---- park ------------------------------------------------------------------------
 
@@ -105,8 +107,8 @@ class TieredStore:
         receipt = replace(receipt, nbytes=state.manifest.kv_bytes)
         if not through or len(self._ways) == 1:
             return receipt
-        if self._owner is not None:  # who should not have to wait to hear of it
-            self.tell(receipt.evicted)
+        if self._losses.owner is not None:  # who should not wait to hear of it
+            self._losses.tell(receipt.evicted)
             receipt = replace(receipt, evicted=())
         last = self._ways[-1]
         written = await last.written(key)
@@ -133,7 +135,7 @@ class TieredStore:
             raise error or StoreUnavailable("the store has no tiers")
         except Exception:
             # A tier that failed half-way may have let go of what it had of the key.
-            self.reconsider(manifest.key)
+            self._losses.reconsider(manifest.key)
             raise
 
     async def _whole_manifest(self, state: KVState) -> Manifest:
@@ -158,14 +160,14 @@ class TieredStore:
                 return state.behind(queued)
         # A tier that has no room for the whole may still have its beginning.
         base = self._copies.newest(rest.key)
-        state_below = base and await self.load(base, number)
+        state_below = base and await self._load(base, number)
         if not state_below:
             raise _lacks_beginning(rest)
         return state.behind(state_below)
 
     def _tell_displaced(self, parking: asyncio.Task[Receipt]) -> None:
         if not parking.cancelled() and parking.exception() is None:
-            self.tell(parking.result().evicted)
+            self._losses.tell(parking.result().evicted)
 
     # ---- fetch -----------------------------------------------------------------------
 
@@ -191,7 +193,8 @@ class TieredStore:
                 return
             with contextlib.suppress(StateStoreError):
                 receipt = await self._ways[0].write(state.manifest, state)
-                self.tell(receipt.evicted)
+                self._losses.tell(receipt.evicted)
+                self._losses.reconsider(key)
 
     # ---- the rest --------------------------------------------------------------------
 
@@ -227,7 +230,7 @@ class TieredStore:
             states=self._copies.states,
             stored_bytes=self._copies.stored_bytes,
             budget_bytes=sum(budgets) if len(budgets) == len(tiers) else None,
-            evictions=self._lost,
+            evictions=self._losses.count,
             tier="tiered",
             available=any(tier.available for tier in tiers),
             refused=dict(refused),
@@ -251,10 +254,26 @@ class TieredStore:
 
     def serve(self, owner: Owner) -> None:
         """Have *owner* hear what is lost, and say what states are worth."""
-        self._owner = owner
+        self._losses.owner = owner
+
+    @property
+    def queued_bytes(self) -> int:
+        """Payload that is yet to be written, in all queues."""
+        return sum(way.queued_bytes for way in self._ways)
+
+    @property
+    def known_keys(self) -> int:
+        """Of how many keys something is in a tier, as far as this store knows."""
+        return len(self._copies)
+
+    async def settle(self) -> None:
+        """Wait until all tiers have what they should, but for those that are away."""
+        await self._errands.wait()
+        await asyncio.gather(*(way.settle() for way in self._ways))
 
     async def aclose(self) -> None:
         """Write what is queued, for at most ``flush_s``, and close the tiers."""
+        self._errands.closed = True
         try:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._flush(), self._flush_s)
@@ -271,67 +290,10 @@ class TieredStore:
         await self._errands.wait()
         await asyncio.gather(*(way.flush() for way in self._ways))
 
-    # ---- for the queues and the tiers ------------------------------------------------
-
-    async def load(self, manifest: Manifest, tier: int) -> KVState | None:
-        """Return the whole state from a tier faster than *tier*, if one holds it."""
-        return await self._lookup.load(manifest, range(tier))
-
-    def displaced(self, keys: Iterable[str], tier: int, since: int) -> tuple[str, ...]:
-        """Note whom *tier* displaced in what began at *since*; return who is lost."""
-        lost: list[str] = []
-        for key in keys:
-            if self._copies.changed(key, tier, since):
-                self._copies.doubt(key, tier)
-            else:
-                self._copies.emptied(key, tier)
-            if self._settle(key):
-                lost.append(key)
-        return tuple(lost)
-
-    def reconsider(self, key: str) -> None:
-        """Tell the owner if the key's newest state is nowhere any more."""
-        if self._settle(key):
-            self.tell([key])
-
-    def tell(self, lost: Iterable[str]) -> None:
-        """Tell the owner who is lost."""
-        for key in lost:
-            if self._owner is not None and self._is_lost(key):
-                self._owner.lost(key)
-
-    def lost_in(self, key: str, tier: int) -> None:
-        """Take note that *tier* has lost the key's state by itself."""
-        self._copies.emptied(key, tier)
-        self.reconsider(key)
-
-    def worth_s(self, manifest: Manifest) -> float:
-        """Return what the owner says."""
-        return 0.0 if self._owner is None else self._owner.worth_s(manifest)
-
     # ---- inside ----------------------------------------------------------------------
 
-    def _is_lost(self, key: str) -> bool:
-        return self._copies.newest(key) is None
-
-    def _settle(self, key: str) -> bool:
-        """Return whether the key's newest state has just turned out to be lost."""
-        copies = self._copies
-        if (
-            copies.newest(key) is None
-            or copies.holders(key)
-            or any(way.covers(key) for way in self._ways)
-        ):
-            return False
-        if unseen := copies.unseen(key):
-            for number in unseen:
-                self._ways[number].look(key)
-            return False
-        self._lost += 1
-        copies.forget(key)
-        for way in self._ways:
-            way.discard(key)
-        return True
+    async def _load(self, manifest: Manifest, below: int) -> KVState | None:
+        return await self._lookup.load(manifest, range(below))
 
     def _replace(
         self, manifest: Manifest, number: int, others: Iterable[int] | None = None
@@ -341,20 +303,6 @@ class TieredStore:
         for other in range(len(self._tiers)) if others is None else others:
             if other != number:
                 self._ways[other].discard(manifest.key)
-
-
-class _OwnerOf:
-    """Implements ``Owner`` for one tier."""
-
-    def __init__(self, store: TieredStore, number: int) -> None:
-        self._store = store
-        self._number = number
-
-    def lost(self, key: str) -> None:
-        self._store.lost_in(key, self._number)
-
-    def worth_s(self, manifest: Manifest) -> float:
-        return self._store.worth_s(manifest)
 
 
 def _lacks_beginning(rest: Manifest) -> StateMissing:

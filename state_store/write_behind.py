@@ -5,16 +5,16 @@ key is to be dropped. The queue keeps at most ``queue_bytes`` of payload alive b
 itself, and one state that is under way. Beyond that the oldest entries let go of their
 bytes, those first that a faster tier holds: they stay queued, and are read from there.
 
-A tier that does not answer gets a pause, which doubles from 0.25 s up to 4 s; the
-queue waits meanwhile, and whoever waits for the queue is told that it takes longer. An
-write is given up after eight failures (a drop never), or at once when trying again is
-of no use: the session belongs to another process, the state is larger than the tier.
+A tier that does not answer gets a pause (``patience.py``); the queue waits meanwhile,
+and whoever waits for the queue is told that it takes longer. A write is given up after
+eight failures (a drop never), or at once when trying again is of no use: the session
+belongs to another process, the state is larger than the tier.
 """
 
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -23,17 +23,15 @@ from .errors import (
     StateCorrupt,
     StateLeased,
     StateMissing,
-    StateStoreError,
     StoreFull,
     StoreUnavailable,
 )
+from .patience import Patience
 from .pieces import is_whole, piece_for
 from .state import KVState, Manifest
 from .store import Inventory, Receipt
 from .write_queue import Act, Job, WriteQueue
 
-_SHORTEST_PAUSE_S: Final = 0.25
-_LONGEST_PAUSE_S: Final = 4.0
 _MOST_ATTEMPTS: Final = 8
 _MOST_OTHERS: Final = 65_536
 _LASTING: Final = (StateCorrupt, StateLeased, StateMissing, StoreFull)
@@ -49,10 +47,6 @@ _REASONS: Final[dict[type[Exception], str]] = {
 class Above(Protocol):
     """What it asks of the store that it works for."""
 
-    async def load(self, manifest: Manifest, tier: int) -> KVState | None:
-        """Return the whole state from a tier faster than *tier*, if one holds it."""
-        ...
-
     def displaced(self, keys: Iterable[str], tier: int, since: int) -> tuple[str, ...]:
         """Note whom *tier* displaced in what began at *since*; return who is lost."""
         ...
@@ -62,12 +56,15 @@ class Above(Protocol):
         ...
 
     def reconsider(self, key: str) -> None:
-        """Tell the owner if the key's newest state is nowhere any more."""
+        """Tell the owner if the key's newest state is nowhere, or elsewhere."""
         ...
 
 
 class WriteBehind:
-    """The way to one tier: by the queue, or past it for what can't wait."""
+    """The way to one tier: by the queue, or past it for what can't wait.
+
+    *load* returns the whole state from a tier faster than the one it is told, if any.
+    """
 
     def __init__(
         self,
@@ -76,23 +73,24 @@ class WriteBehind:
         *,
         copies: Copies,
         above: Above,
+        load: Callable[[Manifest, int], Awaitable[KVState | None]],
         queue_bytes: int,
     ) -> None:
         self.refused: Counter[str] = Counter()
-        self.name = ""  # the tier's own, known from its first receipt on
+        self.name = ""  # the tier's own, by its receipts
         self._tier = tier
         self._number = number
         self._copies = copies
         self._above = above
+        self._read = load
         self._queue_bytes = queue_bytes
         self._queue = WriteQueue()
         self._aside: dict[str, Job | None] = {}
         self._job: Job | None = None  # under way, in _carrying
         self._carrying: asyncio.Task[None] | None = None
         self._worker: asyncio.Task[None] | None = None
-        self._pause_s = _SHORTEST_PAUSE_S
-        self._pausing = False
-        self._closing = asyncio.Event()
+        self._patience = Patience(tier)
+        self._closing = False
         self._closed = False
 
     @property
@@ -132,13 +130,18 @@ class WriteBehind:
     async def written(self, key: str) -> bool:
         """Wait until it was the key's turn; return whether the tier has the newest."""
         job = self._queued(key) or self._under_way(key)
-        if job is None or self._pausing:
+        if job is None or not self._patience.is_over:
             return self._copies.holds(key, self._number)
         if self._queue.get(key) is job:
             self._queue.put_first(job)
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         job.waiting.append(future)
         return await future
+
+    async def settle(self) -> None:
+        """Wait until it was the turn of everything that is queued now."""
+        for key in self.waiting():
+            await self.written(key)
 
     def waiting(self) -> list[str]:
         """Return the keys that wait or are under way."""
@@ -198,7 +201,8 @@ class WriteBehind:
 
     async def flush(self) -> None:
         """Carry out what is queued, as far as the tier answers; then do no more."""
-        self._closing.set()
+        self._closing = True
+        self._patience.hurry()
         if self._worker is not None:
             await asyncio.wait([self._worker])
 
@@ -218,10 +222,10 @@ class WriteBehind:
     # ---- the worker ------------------------------------------------------------------
 
     async def _work(self) -> None:
-        while self._queue:
-            if self._pausing:
-                await self._pause()
-                if self._pausing and self._closing.is_set():
+        while self._queue or not self._patience.is_over:
+            if not self._patience.is_over:
+                await self._patience.wait()
+                if self._closing and not self._patience.is_over:
                     break
                 continue
             job = self._queue.take_first()
@@ -231,13 +235,6 @@ class WriteBehind:
             if self._job is job:  # stopped before it began
                 self._conclude(job, asyncio.CancelledError())
         self._queue.answer(False)
-
-    async def _pause(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._closing.wait(), self._pause_s)
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-        with contextlib.suppress(StateStoreError):
-            self._pausing = not (await self._tier.stat()).available
 
     async def _carry_out(self, job: Job) -> None:
         try:
@@ -253,7 +250,7 @@ class WriteBehind:
             self._conclude(job, error)
             raise
         else:
-            self._pause_s = _SHORTEST_PAUSE_S
+            self._patience.worked()
             self._conclude(job, None)
 
     def _conclude(self, job: Job, error: BaseException | None) -> None:
@@ -288,7 +285,7 @@ class WriteBehind:
         reason = _REASONS.get(type(error), type(error).__name__)
         self.refused[f"write-behind {reason}"] += 1
         if not isinstance(error, _LASTING):
-            self._pausing = True
+            self._patience.begin()
             self._queue.answer(False)
 
     # ---- writing ---------------------------------------------------------------------
@@ -342,7 +339,7 @@ class WriteBehind:
         return manifest
 
     async def _load(self, manifest: Manifest, held: Held) -> KVState:
-        state = await self._above.load(manifest, self._number)
+        state = await self._read(manifest, self._number)
         if state is None:
             raise StateMissing(f"state {manifest.key!r} is in no faster tier any more")
         return piece_for(held, state) or state

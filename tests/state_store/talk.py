@@ -53,11 +53,16 @@ class Listener:
 
     def __init__(self) -> None:
         self.heard: list[str] = []
+        self.moves: list[tuple[str, str]] = []
         self.worths_s: dict[str, float] = {}
 
     def lost(self, key: str) -> None:
         """Write it down."""
         self.heard.append(key)
+
+    def moved(self, key: str, tier: str) -> None:
+        """Write it down."""
+        self.moves.append((key, tier))
 
     def worth_s(self, manifest: Manifest) -> float:
         """Return what it was told to."""

@@ -526,6 +526,20 @@ async def test_a_state_that_another_process_parked_is_returned() -> None:
         assert (await stack.store.fetch("a"))[0] == theirs
 
 
+@virtual
+async def test_the_owner_hears_where_a_state_is_now() -> None:
+    """Leaving the first tier for the one below is a move, and so is coming back."""
+    async with open_stack(host_bytes=8) as stack:
+        await stack.store.park(Talk("a", "hello").whole, through=True)
+        assert stack.owner.moves == []
+        await stack.store.park(Talk("b", "8 tokens").whole, through=True)
+        assert stack.owner.moves == [("a", "far")]
+        await stack.store.fetch("a")
+        await anyio.sleep(1)
+        assert stack.owner.moves[1:] == [("b", "far"), ("a", "host")]
+        assert stack.owner.heard == []
+
+
 # ---- drop, cancellation, close -------------------------------------------------------
 
 
