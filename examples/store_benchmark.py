@@ -67,8 +67,9 @@ class Figures:
 
     def ceiling_s(self, which: int) -> float:
         """Return the median of the best way to write (0) or to read (1)."""
-        ways = zip(*self.ceilings, strict=True)
-        return min(statistics.median(s[which] for s in way) for way in ways)
+        ways = range(len(self.ceilings[0]))
+        seconds = ([round[way][which] for round in self.ceilings] for way in ways)
+        return min(map(statistics.median, seconds))
 
 
 async def main() -> None:

@@ -34,11 +34,15 @@ from .runtime.tools import ToolCall
 from .runtime.turn import Reply, Turn, Usage
 from .scheduler import Event, Policy, SchedulerError, SchedulerSettings, parse_policy
 from .state_store import MemoryStore, StateStore, StateStoreError
+from .state_store.disk import DiskStore
+from .state_store.open import open_store
+from .state_store.tiered import TieredStore
 
 __all__ = [
     "Backend",
     "BackendError",
     "Chunk",
+    "DiskStore",
     "Event",
     "FinishReason",
     "KvaletError",
@@ -57,6 +61,7 @@ __all__ = [
     "SimulatedBackend",
     "StateStore",
     "StateStoreError",
+    "TieredStore",
     "ToolCall",
     "Turn",
     "TurnRefused",
@@ -64,6 +69,7 @@ __all__ = [
     "Usage",
     "WrongInput",
     "local",
+    "open_store",
     "parse_policy",
     "run_in_virtual_time",
 ]
