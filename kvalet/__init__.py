@@ -33,10 +33,14 @@ from .runtime.runtime import Runtime
 from .runtime.tools import ToolCall
 from .runtime.turn import Reply, Turn, Usage
 from .scheduler import Event, Policy, SchedulerError, SchedulerSettings, parse_policy
-from .state_store import MemoryStore, StateStore, StateStoreError
-from .state_store.disk import DiskStore
-from .state_store.open import open_store
-from .state_store.tiered import TieredStore
+from .state_store import (
+    DiskStore,
+    MemoryStore,
+    StateStore,
+    StateStoreError,
+    TieredStore,
+    open_store,
+)
 
 __all__ = [
     "Backend",

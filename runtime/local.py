@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ..backends.llama import LlamaBackend, fetch_default_model
 from ..scheduler import Policy, SchedulerSettings
-from ..state_store import StateStore
-from ..state_store.open import open_store
+from ..state_store import Inventory, StateStore, open_store
+from .budget import budget_note
 from .costs import costs_path
 from .dispatch import Observer
 from .runtime import Runtime
@@ -48,6 +48,10 @@ async def local(
             threads=threads,
         )
         await stack.enter_async_context(aclosing(backend))
+        if isinstance(store, Inventory):
+            note = await budget_note(store, backend.capabilities)
+            if note is not None:
+                _warn(note)
         runtime = Runtime(
             backend,
             store=store,

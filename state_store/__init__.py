@@ -1,4 +1,4 @@
-"""Where parked KV state lives: host memory, disk; every tier behind one protocol."""
+"""Where parked KV state lives: memory, disk, Redis, tiers; one protocol for all."""
 
 from .disk import DiskStore
 from .errors import (
@@ -12,6 +12,7 @@ from .errors import (
 )
 from .keys import session_of, state_key, tenant_of
 from .memory import MemoryStore
+from .open import open_store
 from .state import (
     BLOCK_TOKENS,
     KVState,
@@ -23,6 +24,7 @@ from .state import (
     token_blocks,
 )
 from .store import Inventory, Owner, Receipt, StateStore, StoreStat
+from .tiered import TieredStore
 
 __all__ = [
     "BLOCK_TOKENS",
@@ -44,8 +46,10 @@ __all__ = [
     "StoreStat",
     "StoreUnavailable",
     "StoreUnusable",
+    "TieredStore",
     "checksum",
     "hash_token_ids",
+    "open_store",
     "session_of",
     "state_key",
     "tenant_of",

@@ -15,7 +15,8 @@ import anyio
 
 from ...backends.llama import FetchProgress
 from ...scheduler import CostModel, Policy, SchedulerSettings
-from ...state_store.open import open_store
+from ...state_store import open_store
+from ..budget import budget_note
 from ..costs import load_costs
 from ..dispatch import Observer
 from ..errors import WrongInput
@@ -143,6 +144,9 @@ class Replay:
         store = await open_store(
             options.store, environment=os.environ, say=progress.say
         )
+        note = await budget_note(store, backend.capabilities)
+        if note is not None and not self._runs:
+            progress.say(note)
         try:
             async with (
                 aclosing(store),
