@@ -47,8 +47,8 @@ def programs() -> dict[str, Program]:
         for folder in map(Path, spec.submodule_search_locations):
             for path in folder.glob("_binaries/*/valkey-server"):
                 found["valkey"] = Program("valkey", str(path))
-    if (path := which("redis-server")) is not None:
-        found["redis"] = Program("redis", path)
+    if (command := which("redis-server")) is not None:
+        found["redis"] = Program("redis", command)
     return found
 
 

@@ -135,8 +135,12 @@ class RedisStore:
         is not there.
         """
         async with self._alone(state.manifest.key):
-            with self._attempt(writes=True):
-                await self._depot.park(state)
+            try:
+                with self._attempt(writes=True):
+                    await self._depot.park(state)
+            finally:
+                if self._depot.owing:
+                    self._renew_now.set()
         return Receipt(tier=_TIER, nbytes=state.manifest.kv_bytes)
 
     async def fetch(self, key: str) -> tuple[KVState, Receipt]:

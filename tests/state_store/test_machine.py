@@ -221,9 +221,10 @@ class StoreMachine(RuleBasedStateMachine):
 
         receipts = self.run(work())
         displaced = {key for receipt in receipts for key in receipt.evicted}
-        self._forget(drops)
+        # In this order: what was damaged may have been in use all the time.
         for state in copies:
             self._remember(state, text)
+        self._forget(drops)
         gone = set(self.states) - self._keys()
         assert gone <= displaced
         self._forget(gone)
