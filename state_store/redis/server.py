@@ -165,6 +165,7 @@ class Server:
             "socket_timeout": None,
             "socket_connect_timeout": self._timeout_s,
             "retry": Retry(NoBackoff(), 1, supported_errors=(Disconnected,)),
+            "retry_on_error": [Disconnected],
             "protocol": 2,
         }
         if (tls := self._address.tls) is not None:
