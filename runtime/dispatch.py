@@ -58,6 +58,7 @@ class Dispatch:
         clock: Clock,
         tasks: TaskGroup,
         observers: Iterable[Observer] = (),
+        alone: bool = True,
     ) -> None:
         self.scheduler = scheduler
         self.backend = backend
@@ -82,6 +83,7 @@ class Dispatch:
         self._timer: Timer | None = None
         self._timer_s: float | None = None
         self._down_until_s = -math.inf
+        self._alone = alone
         self._closed = False
         for line in (*self._lines, self._chores):
             tasks.start_soon(line.work)
@@ -150,8 +152,8 @@ class Dispatch:
 
     @property
     def down(self) -> bool:
-        """Whether the engine is gone and could not be brought back."""
-        return self.clock.now_s() < self._down_until_s
+        """Whether the engine is gone, and there are others to go to."""
+        return not self._alone and self.clock.now_s() < self._down_until_s
 
     def give_up(self) -> None:
         """Take note that the engine is gone and can't be brought back for now."""

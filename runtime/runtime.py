@@ -132,6 +132,7 @@ class Runtime:
             clock=LoopClock(),
             tasks=tasks,
             observers=self._observers,
+            alone=len(self._backends) == 1,
         )
 
     async def __aexit__(
