@@ -259,7 +259,7 @@ class Admission:
         kept_tokens = session.kv_tokens
         work_s = outlook.prefill_s(turn.prompt_tokens - kept_tokens, kept_tokens)
         if session.slot is None:
-            work_s += outlook.back_s(kept_tokens)
+            work_s += outlook.back_s(kept_tokens, session.tier)
         # Another turn may be at work when this one becomes urgent.
         return turn.deadline_s - 2 * work_s
 

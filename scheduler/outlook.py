@@ -155,14 +155,16 @@ class Outlook:
         """Return the seconds to copy *tokens* out."""
         if tokens <= 0:
             return 0.0
-        known = self.cost.save_s(self._nbytes(tokens))
+        nbytes = self._nbytes(tokens)
+        known = self.cost.save_s(nbytes) if nbytes else None
         return _UNKNOWN_MOVE * self.prefill_s(tokens) if known is None else known
 
     def restore_s(self, tokens: int, tier: str | None = None) -> float:
         """Return the seconds to copy *tokens* back from *tier*."""
         if tokens <= 0:
             return 0.0
-        known = self.cost.restore_s(self._nbytes(tokens), tier)
+        nbytes = self._nbytes(tokens)
+        known = self.cost.restore_s(nbytes, tier) if nbytes else None
         return _UNKNOWN_MOVE * self.prefill_s(tokens) if known is None else known
 
     def computed_s(self, tokens: int, context_tokens: int = 0) -> float:

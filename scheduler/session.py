@@ -292,7 +292,7 @@ class Session:
             case EngineRestarted():
                 self._lose()
             case RestoreFailed() | CopyLost() | CopyForgotten():
-                self.copied_tokens = 0
+                self.copied_tokens, self.tier = 0, None
             case SessionClosed():
                 self.closed, self.kept = True, event.kept
                 self.departure = Departure.PARK if event.kept else Departure.DROP
