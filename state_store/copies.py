@@ -39,7 +39,7 @@ class _Entry:
     newest: Manifest | None = None
     place: int | None = None  # the fastest tier that has it, as was last told
     gone: bool = False  # dropped or lost, though a tier may still hold something
-    readers: int = 0
+    users: int = 0
 
 
 class Copies:
@@ -113,26 +113,29 @@ class Copies:
         return entry is not None and entry.since[tier] > since
 
     @contextmanager
-    def reading(self, key: str) -> Generator[None]:
+    def using(self, key: str) -> Generator[None]:
         """Remember the key meanwhile, so that a drop in between is noticed."""
         entry = self._open(key)
-        entry.readers += 1
+        entry.users += 1
         try:
             yield
         finally:
-            entry.readers -= 1
+            entry.users -= 1
             self._prune(key, entry)
 
     # ---- what happens ----------------------------------------------------------------
 
     def replace(self, key: str, manifest: Manifest, tier: int) -> None:
-        """Note that *manifest* is the newest now, and so far in *tier* alone."""
+        """Note that *manifest* is the newest now: in *tier*, and who has it already."""
         entry = self._open(key)
+        same = entry.newest == manifest
         self._make_newest(entry, manifest)
         entry.gone, entry.place = False, tier
-        for other in self.unseen(key):
-            self._set(entry, other, Content.OTHER)
-        self._set(entry, tier, manifest)
+        for other, held in enumerate(entry.held):
+            if other == tier or held == manifest:
+                self._set(entry, other, manifest)
+            elif held is Content.UNSEEN and not same:
+                self._set(entry, other, Content.OTHER)
 
     def saw(self, key: str, tier: int, manifest: Manifest) -> None:
         """Note that *tier* holds *manifest*, which may be the newest or not."""
@@ -190,7 +193,7 @@ class Copies:
 
     def _prune(self, key: str, entry: _Entry) -> None:
         nothing = all(held is Content.NOTHING for held in entry.held)
-        if entry.newest is None and not entry.readers:
+        if entry.newest is None and not entry.users:
             blank = not entry.gone and all(
                 held is Content.UNSEEN for held in entry.held
             )

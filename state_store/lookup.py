@@ -95,7 +95,7 @@ class Lookup:
         call: Callable[[Source], Awaitable[Answer]],
         manifest_of: Callable[[Answer], Manifest],
     ) -> Answer:
-        with self._copies.reading(key):
+        with self._copies.using(key):
             while True:
                 try:
                     return await self._ask_in_turn(key, call, manifest_of)

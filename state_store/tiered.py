@@ -11,9 +11,9 @@ to the next tier. What came from below is parked in the first tier again, afterw
 
 Lost. A state that leaves a tier is lost when no other tier has it, nor the queue: only
 then the owner is told, once, or if the park that displaced it waits for nothing more,
-its key is in ``Receipt.evicted``. A state that the
-first tier displaced before it was written below is kept alive by the queue until it is.
-A state that is elsewhere now, by eviction or promotion, has moved: the owner is told.
+its key is in ``Receipt.evicted``. A state that the first tier displaced before it was
+written below is kept alive by the queue until it is. Of a state that is elsewhere now,
+by eviction or promotion, the owner hears that it has moved.
 
 What was begun for a key is finished, even if the caller is cancelled; so everything
 here runs in tasks of the store's own, one after another for each key.
@@ -22,7 +22,7 @@ here runs in tasks of the store's own, one after another for each key.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -67,7 +67,7 @@ class TieredStore:
                 tier,
                 number,
                 copies=self._copies,
-                above=self._losses,
+                losses=self._losses,
                 load=self._load,
                 queue_bytes=queue_bytes,
             )
@@ -122,13 +122,14 @@ class TieredStore:
             for number, way in enumerate(self._ways):
                 try:
                     pieces = await self._pieces(state, number)
-                    receipt = await way.write(manifest, pieces)
+                    receipt = await way.write(manifest, pieces, is_newer=True)
                 except StateStoreError as failure:
                     # That the beginning is elsewhere says less than that it's full.
                     if error is None or isinstance(error, StateMissing):
                         error = failure
                     continue
-                self._replace(manifest, number, range(number))
+                for faster in self._ways[:number]:
+                    faster.discard(manifest.key)
                 for slower in self._ways[number + 1 :]:
                     slower.push(manifest, pieces)
                 return receipt
@@ -155,15 +156,17 @@ class TieredStore:
             await way.written(rest.key)  # what these rows continue comes first
         if not rest.first_token or self._copies.holds(rest.key, number):
             return state
-        for way in self._ways:
-            if (queued := way.state(rest.key)) is not None:
+        for each in self._ways:
+            if (queued := each.state(rest.key)) is not None:
                 return state.behind(queued)
         # A tier that has no room for the whole may still have its beginning.
         base = self._copies.newest(rest.key)
-        state_below = base and await self._load(base, number)
-        if not state_below:
-            raise _lacks_beginning(rest)
-        return state.behind(state_below)
+        beginning = await self._load(base, number) if base else None
+        if beginning is not None:
+            return state.behind(beginning)
+        if self._copies.may_hold(rest.key, number):
+            return state  # the tier will say
+        raise _lacks_beginning(rest)
 
     def _tell_displaced(self, parking: asyncio.Task[Receipt]) -> None:
         if not parking.cancelled() and parking.exception() is None:
@@ -192,7 +195,9 @@ class TieredStore:
             if newest != state.manifest or self._copies.holds(key, 0):
                 return
             with contextlib.suppress(StateStoreError):
-                receipt = await self._ways[0].write(state.manifest, state)
+                receipt = await self._ways[0].write(
+                    state.manifest, state, is_newer=False
+                )
                 self._losses.tell(receipt.evicted)
                 self._losses.reconsider(key)
 
@@ -205,7 +210,7 @@ class TieredStore:
         dropping.result()
 
     async def _drop(self, key: str) -> None:
-        with self._copies.reading(key):
+        with self._copies.using(key):
             async with self._errands.alone(key):
                 self._copies.forget(key)  # before it's gone, so that nobody fetches it
                 for way in self._ways:
@@ -295,14 +300,12 @@ class TieredStore:
     async def _load(self, manifest: Manifest, below: int) -> KVState | None:
         return await self._lookup.load(manifest, range(below))
 
-    def _replace(
-        self, manifest: Manifest, number: int, others: Iterable[int] | None = None
-    ) -> None:
-        """Note that *manifest* is the newest, in one tier; *others* let go of it."""
+    def _replace(self, manifest: Manifest, number: int) -> None:
+        """Note that another process has parked this state in a tier."""
         self._copies.replace(manifest.key, manifest, number)
-        for other in range(len(self._tiers)) if others is None else others:
+        for other, way in enumerate(self._ways):
             if other != number:
-                self._ways[other].discard(manifest.key)
+                way.discard(manifest.key)
 
 
 def _lacks_beginning(rest: Manifest) -> StateMissing:

@@ -14,9 +14,9 @@ belongs to another process, the state is larger than the tier.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from .copies import Content, Copies, Held
 from .errors import (
@@ -26,6 +26,7 @@ from .errors import (
     StoreFull,
     StoreUnavailable,
 )
+from .losses import Losses
 from .patience import Patience
 from .pieces import is_whole, piece_for
 from .state import KVState, Manifest
@@ -44,22 +45,6 @@ _REASONS: Final[dict[type[Exception], str]] = {
 }
 
 
-class Above(Protocol):
-    """What it asks of the store that it works for."""
-
-    def displaced(self, keys: Iterable[str], tier: int, since: int) -> tuple[str, ...]:
-        """Note whom *tier* displaced in what began at *since*; return who is lost."""
-        ...
-
-    def tell(self, lost: Iterable[str]) -> None:
-        """Tell the owner who is lost."""
-        ...
-
-    def reconsider(self, key: str) -> None:
-        """Tell the owner if the key's newest state is nowhere, or elsewhere."""
-        ...
-
-
 class WriteBehind:
     """The way to one tier: by the queue, or past it for what can't wait.
 
@@ -72,7 +57,7 @@ class WriteBehind:
         number: int,
         *,
         copies: Copies,
-        above: Above,
+        losses: Losses,
         load: Callable[[Manifest, int], Awaitable[KVState | None]],
         queue_bytes: int,
     ) -> None:
@@ -81,7 +66,7 @@ class WriteBehind:
         self._tier = tier
         self._number = number
         self._copies = copies
-        self._above = above
+        self._losses = losses
         self._read = load
         self._queue_bytes = queue_bytes
         self._queue = WriteQueue()
@@ -169,15 +154,18 @@ class WriteBehind:
 
     # ---- past the queue --------------------------------------------------------------
 
-    async def write(self, manifest: Manifest, piece: KVState) -> Receipt:
+    async def write(
+        self, manifest: Manifest, piece: KVState, *, is_newer: bool
+    ) -> Receipt:
         """Park *piece*, after which the tier holds the state of *manifest*.
 
-        The receipt says who is lost by it. If it fails, what was queued stays so.
+        If it *is_newer* than what the key holds, it is the newest from then on. The
+        receipt says who is lost by it. If it fails, what was queued stays so.
         """
-        with self._past(manifest.key):
+        with self._copies.using(manifest.key), self._past(manifest.key):
             if self._under_way(manifest.key) and self._carrying:
                 await asyncio.wait([self._carrying])
-            return await self._park(manifest, piece)
+            return await self._park(manifest, piece, is_newer=is_newer)
 
     @contextlib.contextmanager
     def _past(self, key: str) -> Generator[None]:
@@ -237,21 +225,22 @@ class WriteBehind:
         self._queue.answer(False)
 
     async def _carry_out(self, job: Job) -> None:
-        try:
-            if job.manifest is not None:
-                await self._write(job, job.manifest)
-            elif job.act is Act.DROP:
-                await self._drop(job.key)
+        with self._copies.using(job.key):
+            try:
+                if job.manifest is not None:
+                    await self._write(job, job.manifest)
+                elif job.act is Act.DROP:
+                    await self._drop(job.key)
+                else:
+                    await self._look(job.key)
+            except Exception as error:  # whatever it is, the next one has its turn
+                self._conclude(job, error)
+            except asyncio.CancelledError as error:
+                self._conclude(job, error)
+                raise
             else:
-                await self._look(job.key)
-        except Exception as error:  # whatever it is, the next one must have its turn
-            self._conclude(job, error)
-        except asyncio.CancelledError as error:
-            self._conclude(job, error)
-            raise
-        else:
-            self._patience.worked()
-            self._conclude(job, None)
+                self._patience.worked()
+                self._conclude(job, None)
 
     def _conclude(self, job: Job, error: BaseException | None) -> None:
         self._job = self._carrying = None
@@ -262,7 +251,7 @@ class WriteBehind:
             if job.act is not Act.WRITE:  # what the tier holds is another's
                 self._copies.emptied(job.key, self._number)
         job.answer(error is None)
-        self._above.reconsider(job.key)
+        self._losses.reconsider(job.key)
 
     def _again(self, job: Job, error: Exception) -> bool:
         """Put *job* back; return False if trying again is of no use."""
@@ -305,9 +294,11 @@ class WriteBehind:
             whole = piece_for(Content.OTHER, job.pieces)
             whole = whole or await self._load(manifest, Content.OTHER)
             receipt = await self._park(manifest, whole)
-        self._above.tell(receipt.evicted)
+        self._losses.tell(receipt.evicted)
 
-    async def _park(self, manifest: Manifest, piece: KVState) -> Receipt:
+    async def _park(
+        self, manifest: Manifest, piece: KVState, *, is_newer: bool = False
+    ) -> Receipt:
         began = self._copies.begin()
         try:
             receipt = await self._tier.park(piece)
@@ -317,8 +308,11 @@ class WriteBehind:
             self._copies.doubt(manifest.key, self._number)
             raise
         self.name = receipt.tier
-        self._copies.saw(manifest.key, self._number, manifest)
-        lost = self._above.displaced(receipt.evicted, self._number, began)
+        if is_newer:
+            self._copies.replace(manifest.key, manifest, self._number)
+        else:
+            self._copies.saw(manifest.key, self._number, manifest)
+        lost = self._losses.displaced(receipt.evicted, self._number, began)
         return replace(receipt, evicted=lost)
 
     async def _drop(self, key: str) -> None:
@@ -363,7 +357,7 @@ class WriteBehind:
             self._queue.take(oldest.key)
             self._copies.emptied(oldest.key, self._number)
         for key in self._queue.shed(self._queue_bytes, self._is_above):
-            self._above.reconsider(key)
+            self._losses.reconsider(key)
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
 
