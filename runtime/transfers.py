@@ -10,8 +10,6 @@ from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
-import anyio
-
 from ..backends import Backend, BackendError, EngineLost
 from ..scheduler import (
     Copied,
@@ -33,6 +31,7 @@ from ..state_store import (
     StateStoreError,
 )
 from .clock import Clock
+from .late import Calls
 from .recovery import Recovery
 
 # A small state is computed in no time; a move of it still deserves a try.
@@ -87,6 +86,7 @@ class Transfers:
         self._recovery = recovery
         self._recover = recover
         self._outlook = outlook
+        self._calls = Calls()
         self._parked: set[str] = set()  # what is of use in the store
         self._in_store: set[str] = set()  # under what anything of ours may be there
 
@@ -123,8 +123,10 @@ class Transfers:
         """Bring what is parked under *key* back into a slot."""
         began_s = self._clock.now_s()
         try:
-            with anyio.fail_after(self._patience_s(restore.kv_tokens)):
-                state, receipt = await self._store.fetch(key)
+            patience_s = self._patience_s(restore.kv_tokens)
+            state, receipt = await self._calls.within(
+                patience_s, self._store.fetch(key)
+            )
             await self._import(restore, state.leading(restore.kv_tokens), token_ids)
         except Exception as error:  # parked state is a cache: it may fail in any way
             return RestoreFailed(
@@ -151,8 +153,8 @@ class Transfers:
     async def find(self, key: str, prompt: "array[int]") -> int:
         """Return how many leading tokens of *prompt* the store has a state of."""
         try:
-            with anyio.fail_after(self._patience_s(len(prompt))):
-                manifest = await self._store.find(key)
+            patience_s = self._patience_s(len(prompt))
+            manifest = await self._calls.within(patience_s, self._store.find(key))
         except (StateStoreError, TimeoutError):
             return 0
         self._in_store.add(key)
@@ -181,6 +183,7 @@ class Transfers:
         for slot in range(self._backend.capabilities.slots):
             with contextlib.suppress(BackendError):
                 await self._backend.release(slot)
+        await self._calls.end()
         self._parked.clear()
         for key in list(self._in_store):
             await self.forget(key)
@@ -193,8 +196,10 @@ class Transfers:
         )
         self._in_store.add(lane.key)
         try:
-            with anyio.fail_after(self._patience_s(copy.kv_tokens)):
-                receipt = await self._store.park(state, through=lane.durable)
+            receipt = await self._calls.within(
+                self._patience_s(copy.kv_tokens),
+                self._store.park(state, through=lane.durable),
+            )
         except StateMissing:
             if not first_token:
                 raise

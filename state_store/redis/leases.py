@@ -13,6 +13,7 @@ from ..errors import StateCorrupt, StateLeased, StateMissing
 from ..keys import tenant_of
 from ..sealing import Sealer
 from ..state import Manifest
+from .faults import ServerReply
 from .held import Held, HeldSessions
 from .layout import Layout, SessionKeys
 from .scripts import ACQUIRE, LET_GO, RENEW
@@ -69,8 +70,10 @@ class Leases:
             case [b"missing"]:
                 self._held.forget(key)
                 raise StateMissing(f"no state is parked under {key!r}")
+            case [b"ok", token, version, data]:
+                pass
             case _:
-                _, token, version, data = answer
+                raise ServerReply(f"no answer of ours: {answer!r:.80}")
         if held is None:
             held = Held(key=key, keys=keys, token=int(token))
             self._held.take(held)

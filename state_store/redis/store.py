@@ -72,6 +72,7 @@ class RedisStore:
         self._tasks: set[asyncio.Task[None]] = set()
         self._renew_every_s = terms.lease_ms / 3000
         self._renew_now = asyncio.Event()
+        self._closed = False
         self._owner: Owner | None = None
         self._notes: tuple[str, ...] = ()
 
@@ -136,7 +137,7 @@ class RedisStore:
         """
         async with self._alone(state.manifest.key):
             try:
-                with self._attempt(writes=True):
+                with self._patiently(), self._attempt(writes=True):
                     await self._depot.park(state)
             finally:
                 if self._depot.owing:
@@ -149,7 +150,7 @@ class RedisStore:
         Raises StateMissing, StateCorrupt, StateLeased or StoreUnavailable.
         """
         async with self._alone(key):
-            with self._attempt():
+            with self._patiently(), self._attempt():
                 if self._takes_leases:
                     state = await self._depot.fetch(key)
                 else:
@@ -205,6 +206,7 @@ class RedisStore:
 
     async def aclose(self) -> None:
         """Give every lease back and close the connections; the states stay."""
+        self._closed = True
         for task in (tasks := list(self._tasks)):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -239,6 +241,20 @@ class RedisStore:
                 self._health.refused[reason] += 1
             raise
         self._health.worked()
+
+    @contextmanager
+    def _patiently(self) -> Generator[None]:
+        """If the caller gives up, find out whether that is the server's fault."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._closed:
+                self._start(self._ask_after())
+            raise
+
+    async def _ask_after(self) -> None:
+        with suppress(StateStoreError), self._attempt():
+            await self._server.ping()
 
     def _alone(self, key: str) -> asyncio.Lock:
         lock = self._locks.get(key)
