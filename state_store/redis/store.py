@@ -19,6 +19,7 @@ from ..errors import (
     StateLeased,
     StateMissing,
     StateStoreError,
+    StoreUnavailable,
     StoreUnusable,
 )
 from ..sealing import PlainSealer, Sealer
@@ -72,6 +73,7 @@ class RedisStore:
         self._tasks: set[asyncio.Task[None]] = set()
         self._renew_every_s = terms.lease_ms / 3000
         self._renew_now = asyncio.Event()
+        self._to_drop: set[str] = set()
         self._closed = False
         self._owner: Owner | None = None
         self._notes: tuple[str, ...] = ()
@@ -139,6 +141,7 @@ class RedisStore:
             try:
                 with self._patiently(), self._attempt(writes=True):
                     await self._depot.park(state)
+                self._to_drop.discard(state.manifest.key)
             finally:
                 if self._depot.owing:
                     self._renew_now.set()
@@ -153,6 +156,7 @@ class RedisStore:
             with self._patiently(), self._attempt():
                 if self._takes_leases:
                     state = await self._depot.fetch(key)
+                    self._to_drop.discard(key)  # somebody wants it after all
                 else:
                     state = await self._depot.read(key, await self._look(key))
         if self._depot.is_stale(key):
@@ -165,10 +169,17 @@ class RedisStore:
             return await self._look(key)
 
     async def drop(self, key: str) -> None:
-        """Forget the key; raise StateLeased if another owns it."""
+        """Forget the key; raise StateLeased if another owns it.
+
+        If the server fails, it is tried again as long as the session is ours.
+        """
         async with self._alone(key):
-            with self._attempt():
-                await self._depot.drop(key)
+            try:
+                with self._attempt():
+                    await self._depot.drop(key)
+            except StoreUnavailable:
+                self._to_drop.add(key)
+                raise
 
     async def stat(self) -> StoreStat:
         """Return what is parked of the sessions that are owned here."""
@@ -291,6 +302,11 @@ class RedisStore:
         for key in self._depot.owing:
             async with self._alone(key):
                 await self._depot.settle(key)
+        for key in tuple(self._to_drop):
+            async with self._alone(key):
+                if key in self._to_drop and self._held.get(key) is not None:
+                    await self._depot.drop(key)
+            self._to_drop.discard(key)
 
     async def _sweep_forever(self) -> None:
         while True:

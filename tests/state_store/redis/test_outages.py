@@ -155,6 +155,28 @@ async def test_what_a_failed_park_claimed_is_released_later(
             await asyncio.sleep(0.01)
 
 
+async def test_what_could_not_be_dropped_is_dropped_later(
+    own: Server, open_store: OpenStore
+) -> None:
+    """A drop that failed is done when the server is back, unless it was parked anew."""
+    store = await open_store(url=own.url, command_timeout_s=TIMEOUT_S)
+    for key in ("t/a", "t/b"):
+        await store.park(make_state(key, os.urandom(50_000)))
+    own.pause()
+    for key in ("t/a", "t/b"):
+        with pytest.raises(StoreUnavailable):
+            await store.drop(key)
+    own.resume()
+    await until_available(store)
+    await store.park(make_state("t/b"))
+    async with asyncio.timeout(15):
+        while (await store.stat()).states > 1:
+            await asyncio.sleep(0.01)
+    keys = store.keys()
+    assert [key async for key in keys] == ["t/b"]
+    assert (await store.fetch("t/b"))[0] == make_state("t/b")
+
+
 async def test_idle_connections_that_were_closed_are_no_outage(
     own: Server, open_store: OpenStore
 ) -> None:
