@@ -161,7 +161,11 @@ class _Queues:
     async def fetch(self, key: str) -> tuple[KVState, Receipt]:
         for way in self._ways:
             if (state := way.state(key)) is not None:
-                await _verify(state)
+                try:
+                    await _verify(state)
+                except StateCorrupt:
+                    await way.stop(key)
+                    raise
                 return state, Receipt(tier="host", nbytes=state.manifest.kv_bytes)
         for way in self._ways:
             # Here are only its last rows: with the others they will be in the tier.

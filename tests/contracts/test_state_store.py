@@ -314,7 +314,8 @@ async def test_corruption_is_never_returned(kind: Kind) -> None:
         assert await is_missing(harness.store, "a")
         stat = await harness.store.stat()
         assert (stat.states, stat.stored_bytes) == (0, 0)
-        assert stat.refused == {"corrupt": 1}
+        assert stat.refused.keys() == {"corrupt"}
+        assert 1 <= stat.refused["corrupt"] <= max(1, len(stat.tiers))
         assert await harness.leftovers() == []
 
 

@@ -3,6 +3,7 @@
 A new store joins the contract suite and the machine with one line in ``STORES``.
 """
 
+import contextlib
 import tempfile
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -11,11 +12,18 @@ from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
-from kvalet.state_store import DiskStore, Inventory, MemoryStore, tenant_of
+from kvalet.state_store import (
+    DiskStore,
+    Inventory,
+    MemoryStore,
+    StateMissing,
+    tenant_of,
+)
 from kvalet.state_store.aes_gcm import AesGcmSealer
 from kvalet.state_store.redis import RedisStore
 from kvalet.state_store.sealing import PlainSealer, Sealer
 from kvalet.state_store.shelf import TenantBudget
+from kvalet.state_store.tiered import TieredStore
 from tests.servers import shared_server
 
 
@@ -234,10 +242,48 @@ def open_sealed_redis(limits: Limits) -> AbstractAsyncContextManager[Harness]:
     return open_redis(AesGcmSealer({"new": bytes(32), "old": b"o" * 32}))
 
 
+class TieredHarness:
+    """Host memory over a folder."""
+
+    def __init__(self, host: MemoryHarness, disk: DiskHarness) -> None:
+        self._host = host
+        self._disk = disk
+        self.store = TieredStore([host.store, disk.store])
+
+    async def corrupt(self, key: str, segment: int) -> None:
+        await self.store.settle()
+        with contextlib.suppress(StateMissing):  # it has not been promoted yet
+            await self._host.corrupt(key, segment)
+        await self._disk.corrupt(key, segment)
+
+    async def reopen(self) -> None:
+        await self.store.aclose()
+        await self._host.reopen()
+        await self._disk.reopen()
+        self.store = TieredStore([self._host.store, self._disk.store])
+
+    async def leftovers(self) -> list[str]:
+        await self.store.settle()
+        return await self._disk.leftovers()
+
+
+@asynccontextmanager
+async def open_tiers(limits: Limits) -> AsyncGenerator[Harness]:
+    """Open host memory over a fresh folder."""
+    with tempfile.TemporaryDirectory(prefix="kvalet-test-") as name:
+        disk = await DiskHarness.open(limits, Path(name) / "states", PlainSealer())
+        harness = TieredHarness(MemoryHarness(limits), disk)
+        try:
+            yield harness
+        finally:
+            await harness.store.aclose()
+
+
 STORES: dict[str, Kind] = {
     "memory": Kind(open=open_memory),
     "disk": Kind(open=open_disk, survives=True),
     "disk, encrypted": Kind(open=open_sealed_disk, survives=True),
     "redis": Kind(open=open_plain_redis, has_budget=False, survives=True),
+    "host over disk": Kind(open=open_tiers, has_budget=False, survives=True),
     "redis, encrypted": Kind(open=open_sealed_redis, has_budget=False, survives=True),
 }

@@ -317,6 +317,21 @@ async def test_corrupt_everywhere_is_corrupt_then_missing() -> None:
 
 
 @virtual
+async def test_corrupt_bytes_do_not_wait_in_the_queue() -> None:
+    """They are not returned, and not written either."""
+    async with open_stack() as stack:
+        stack.far.hang()
+        await stack.store.park(corrupted(Talk("a", "hello").whole))
+        with anyio.move_on_after(1):
+            await stack.store.fetch("a")
+        stack.far.heal()
+        with pytest.raises((StateCorrupt, StateMissing)):
+            await stack.store.fetch("a")
+        assert await is_missing(stack.store, "a")
+        assert await stack.far_keys() == []
+
+
+@virtual
 async def test_a_far_tier_that_is_away_is_not_a_loss() -> None:
     """StoreUnavailable, not StateMissing; later the state is there again."""
     async with open_stack(host_bytes=8) as stack:
