@@ -32,7 +32,7 @@ class Capabilities:
     sequence, ``bytes_per_token`` the size of one token's KV rows (0 where unknown).
     ``identity`` names what its costs depend on: engine, model, threads, device. With
     ``exports_rows`` an export can leave out the leading rows that the store has. One
-    that ``exports_slices`` spends nothing on what it leaves out: long copies may be cut.
+    that ``exports_slices`` spends nothing on what it leaves out, so copies may be cut.
     """
 
     exports_kv: bool
