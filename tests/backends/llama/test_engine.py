@@ -33,7 +33,7 @@ async def backend(
     """An engine that a test may ruin."""
     async with aclosing(
         await LlamaBackend.start(
-            model_path=tiny_gguf, context_tokens=1024, scratch_folders=[tmp_path]
+            model_path=tiny_gguf, context_tokens=8192, scratch_folders=[tmp_path]
         )
     ) as backend:
         yield backend
@@ -169,7 +169,7 @@ async def test_every_call_on_a_lost_engine_says_so(backend: LlamaBackend) -> Non
 
 async def test_an_engine_lost_in_the_middle(backend: LlamaBackend) -> None:
     """A decode that runs when the engine dies ends with EngineLost."""
-    request = Request(prompt=PROMPT, max_tokens=900, sampling=EXACT)
+    request = Request(prompt=PROMPT, max_tokens=8000, sampling=EXACT)
     prefilled = await backend.prefill(0, request)
     with pytest.raises(EngineLost, match="was ended by SIGKILL"):
         async for _ in backend.decode(0, request, prefilled):
