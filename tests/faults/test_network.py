@@ -4,13 +4,11 @@ After each: the tokens are those of an undisturbed run, no turn is lost or waits
 long, parking and restoring work again by themselves, and nothing is left.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
-from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from kvalet import LlamaBackend, Runtime
 from kvalet.scheduler import (
@@ -34,26 +32,10 @@ from .stage import (
     Watch,
     converse,
     nothing_left,
-    undisturbed,
     until_moving,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def backend(tiny_gguf: Path) -> AsyncGenerator[LlamaBackend, None]:
-    """A real engine with one slot."""
-    async with aclosing(
-        await LlamaBackend.start(model_path=tiny_gguf, slots=1, context_tokens=2048)
-    ) as backend:
-        yield backend
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def expected(backend: LlamaBackend) -> list[Tokens]:
-    """What a session says in peace."""
-    return await undisturbed(backend)
 
 
 Strike = Callable[[Proxy, int, Way], None]

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 EXACT = Sampling(ignore_stop=True)
 TURNS = 6
 STRUCK = 3  # at the third move of its kind
-MOST_TURN_S = 5.0
+MOST_TURN_S = 15.0
 HEALED_AFTER_S = 0.8
 
 
