@@ -224,18 +224,28 @@ class Dispatch:
 
     def moved(self, key: str, tier: str) -> None:
         """The store has a state in another tier now."""
-        with contextlib.suppress(UnknownSession):
-            session = SessionId(session_of(key))
+        session = self._session_of(key)
+        if session is not None:
             now_s = self.clock.now_s()
             self._moved(CopyMoved(at_s=now_s, session=session, tier=tier))
 
     def worth_s(self, manifest: Manifest) -> float:
         """Return the seconds that a parked state is expected to save, per second."""
-        try:
-            session = self.scheduler.session(SessionId(session_of(manifest.key)))
-        except UnknownSession:
+        session = self._session_of(manifest.key)
+        if session is None:
             return 0.0
-        return self.scheduler.outlook.worth_s(session, self.clock.now_s())
+        lane = self.scheduler.session(session)
+        return self.scheduler.outlook.worth_s(lane, self.clock.now_s())
+
+    def _session_of(self, key: str) -> SessionId | None:
+        """Return the session that *key* is of here: others may share the store.
+
+        A session of the same id may be another tenant's.
+        """
+        session = SessionId(session_of(key))
+        lane = self._lanes.get(session)
+        ours = lane is not None and lane.key == key and self.knows(session)
+        return session if ours else None
 
     # ---- planning --------------------------------------------------------------------
 
@@ -346,7 +356,6 @@ class Dispatch:
 
     def _lose_copy(self, key: str) -> None:
         self._transfers.useless(key)
-        # The store may be shared, and the session may have ended meanwhile.
-        with contextlib.suppress(UnknownSession):
-            session = SessionId(session_of(key))
+        session = self._session_of(key)
+        if session is not None:
             self._moved(CopyLost(at_s=self.clock.now_s(), session=session))

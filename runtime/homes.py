@@ -14,7 +14,7 @@ Whose state is resident stays. So nobody is moved who would pay for it.
 from collections.abc import Sequence
 
 from ..scheduler import SessionId
-from ..state_store import Manifest, session_of
+from ..state_store import Manifest
 from .dispatch import Dispatch
 
 
@@ -57,17 +57,13 @@ class Homes:
 
     def lost(self, key: str) -> None:
         """Tell whose state it was that the store has lost it."""
-        session = SessionId(session_of(key))
         for home in self.all:
-            if home.knows(session):
-                home.lost(key)
+            home.lost(key)
 
     def moved(self, key: str, tier: str) -> None:
         """Tell whose state it is where that is now."""
-        session = SessionId(session_of(key))
         for home in self.all:
-            if home.knows(session):
-                home.moved(key, tier)
+            home.moved(key, tier)
 
     def worth_s(self, manifest: Manifest) -> float:
         """Return what a parked state is worth to whoever has its session."""

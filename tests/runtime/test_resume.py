@@ -331,6 +331,22 @@ async def test_a_loss_that_the_store_reports_is_heard() -> None:
 
 
 @virtual
+async def test_a_loss_of_another_tenants_session_is_not_ones_own() -> None:
+    """Of the same id, it is told apart by its key."""
+    async with open_world() as world:
+        session = world.session("a")
+        await ask(session, 100)
+        async with session.tool("Bash"):
+            await anyio.sleep(10)
+            world.runtime.homes.lost("other/a")
+            world.runtime.homes.moved("other/a", "disk")
+            assert world.residency("a") is Residency.PARKED
+            assert world.lane("a").tier == "host"
+        assert world.heard(CopyLost) == []
+        assert (await ask(session, 10)).usage.reused_tokens == 104
+
+
+@virtual
 async def test_what_is_needed_sooner_is_worth_more() -> None:
     """Worth is what a restore saves, by how soon it is expected."""
     backend = RoundBackend(slots=2)
