@@ -7,7 +7,6 @@ the turn, in its caller's own task, is waiting for. So a cancelled caller cancel
 own accelerator work and nothing else.
 """
 
-import contextlib
 import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
