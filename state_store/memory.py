@@ -80,14 +80,7 @@ class MemoryStore:
 
     async def stat(self) -> StoreStat:
         """Return how full the store is."""
-        return StoreStat(
-            states=self._shelf.states,
-            stored_bytes=self._shelf.stored_bytes,
-            budget_bytes=self._shelf.budget_bytes,
-            evictions=self._shelf.evictions,
-            tier=_TIER,
-            refused=dict(self._refused),
-        )
+        return self._shelf.stat(_TIER, self._refused)
 
     async def keys(self) -> AsyncIterator[str]:
         """Yield the key of every state."""

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from .errors import StateMissing, StoreFull
 from .keys import tenant_of
 from .state import KVState, Manifest, Payload, Segment, checksum
-from .store import Owner
+from .store import Owner, StoreStat
 
 Place = tuple[str, str]
 """Where a segment is kept: whose it is, and the address of its content."""
@@ -118,6 +118,17 @@ class Shelf:
         self.stored_bytes = 0
         self.evictions = 0
         self.owner: Owner | None = None
+
+    def stat(self, tier: str, refused: Mapping[str, int]) -> StoreStat:
+        """Return how full the store is that these are the books of."""
+        return StoreStat(
+            states=self.states,
+            stored_bytes=self.stored_bytes,
+            budget_bytes=self.budget_bytes,
+            evictions=self.evictions,
+            tier=tier,
+            refused=dict(refused),
+        )
 
     @property
     def states(self) -> int:
