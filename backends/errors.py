@@ -5,8 +5,10 @@ BackendError
 + ImportRefused         the parked state is not one this engine may load
 + ExportFailed          the engine did not hand out a state that can be trusted
 + EngineLost            the engine died or stopped answering
++ CallRefused           the server would not take this call
 + EngineStartError      the engine could not be started (bad model, port in use…)
 + ModelUnavailable      the default model could not be fetched
++ HttpError             backends/http/errors.py: the way to a server
 """
 
 
@@ -28,6 +30,26 @@ class ExportFailed(BackendError):
 
 class EngineLost(BackendError):
     """The engine died or stopped answering."""
+
+
+class CallRefused(BackendError):
+    """The server would not take this call, and says so with an HTTP status.
+
+    ``prompt_tokens`` and ``limit_tokens`` are there where the prompt is too long.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        prompt_tokens: int | None = None,
+        limit_tokens: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.prompt_tokens = prompt_tokens
+        self.limit_tokens = limit_tokens
 
 
 class EngineStartError(BackendError):

@@ -1,0 +1,23 @@
+"""HTTP/1.1 to model servers: many streams at once, each aborted the moment it ends."""
+
+from .errors import (
+    ConnectFailed,
+    ConnectionBroken,
+    HttpError,
+    PeerSilent,
+    WrongAddress,
+)
+from .message import Answer, Carrier, Headers, Origin, Outgoing
+
+__all__ = [
+    "Answer",
+    "Carrier",
+    "ConnectFailed",
+    "ConnectionBroken",
+    "Headers",
+    "HttpError",
+    "Origin",
+    "Outgoing",
+    "PeerSilent",
+    "WrongAddress",
+]
