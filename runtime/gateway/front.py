@@ -37,8 +37,9 @@ class Inbound:
 class ToolEvent:
     """What a client says of a tool call itself: it began, or it ended.
 
-    ``session`` is as in the client's own headers. ``seconds`` and ``status`` (ok, error,
-    timeout, cancelled) are of an end; ``expected_s`` is of a start.
+    ``session`` and ``agent`` are as in the client's own headers. ``seconds`` and
+    ``status`` (ok, error, timeout, cancelled) are of an end; ``expected_s`` is of a
+    start.
     """
 
     session: str
