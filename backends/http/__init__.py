@@ -1,4 +1,7 @@
-"""HTTP/1.1 to model servers: many streams at once, each aborted the moment it ends."""
+"""HTTP/1.1 to model servers: many streams at once, each aborted the moment it ends.
+
+``connections`` has our own connections; it needs httptools, so nothing imports it here.
+"""
 
 from .errors import (
     ConnectFailed,
