@@ -80,19 +80,21 @@ def lineage(head: bytes, items: Iterable[bytes | msgspec.Raw]) -> Lineage:
     return Lineage(digests=b"".join(digests))
 
 
+def plain_head(fields: Mapping[str, msgspec.Raw]) -> bytes:
+    """Return what comes before the first message, as the client has spelled it."""
+    nothing = msgspec.Raw(b"null")
+    return b",".join([bytes(fields.get(name, nothing)) for name in _HEAD_FIELDS])
+
+
 def canonical_head(fields: Mapping[str, msgspec.Raw]) -> bytes:
     """Return what comes before the first message, without what varies."""
-    parts: list[bytes | msgspec.Raw] = []
-    for name in _HEAD_FIELDS:
-        raw = fields.get(name, msgspec.Raw(b"null"))
-        if name == "system":
-            value = without_billing(msgspec.json.decode(raw))
-            parts.append(_canonical(_as_blocks(value)))
-        elif name == "tools":  # the marked and the unmarked have to be spelled alike
-            parts.append(_canonical(msgspec.json.decode(raw)))
-        else:
-            parts.append(raw)
-    return b",".join(bytes(part) for part in parts)
+    head = {name: fields[name] for name in _HEAD_FIELDS if name in fields}
+    decoded: dict[str, object] = {
+        name: msgspec.json.decode(raw) for name, raw in head.items()
+    }
+    if "system" in decoded:
+        decoded["system"] = _as_blocks(without_billing(decoded["system"]))
+    return _canonical(decoded)
 
 
 def canonical_items(items: Iterable[object]) -> Iterable[bytes]:
