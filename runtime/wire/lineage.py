@@ -88,13 +88,14 @@ def plain_head(fields: Mapping[str, msgspec.Raw]) -> bytes:
 
 def canonical_head(fields: Mapping[str, msgspec.Raw]) -> bytes:
     """Return what comes before the first message, without what varies."""
-    head = {name: fields[name] for name in _HEAD_FIELDS if name in fields}
-    decoded: dict[str, object] = {
-        name: msgspec.json.decode(raw) for name, raw in head.items()
-    }
-    if "system" in decoded:
-        decoded["system"] = _as_blocks(without_billing(decoded["system"]))
-    return _canonical(decoded)
+    parts = [b"null"] * len(_HEAD_FIELDS)
+    for place, name in enumerate(_HEAD_FIELDS):
+        if name in fields:
+            value: object = msgspec.json.decode(fields[name])
+            if name == "system":
+                value = _as_blocks(without_billing(value))
+            parts[place] = _canonical(value)
+    return b",".join(parts)
 
 
 def canonical_items(items: Iterable[object]) -> Iterable[bytes]:

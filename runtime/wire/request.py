@@ -173,13 +173,19 @@ def _choices(api: Api, fields: Fields) -> int:
 # ---- the conversation ----------------------------------------------------------------
 
 
-def _items(api: Api, fields: Fields) -> Sequence[msgspec.Raw]:
-    """Return the messages or items of a call, not decoded; none of a completion."""
+def _items(api: Api, fields: Fields) -> Sequence[object]:
+    """Return the messages or items of a call; none of a completion.
+
+    They are decoded where the lineage needs that, else raw.
+    """
     if api is Api.COMPLETIONS:
         return ()
     if api is Api.RESPONSES:
         return _input(fields)
-    items = _read(fields, "messages", list[msgspec.Raw], "a list of messages")
+    kind: type[list[object]] | type[list[msgspec.Raw]] = list[msgspec.Raw]
+    if api is Api.MESSAGES:
+        kind = list[object]
+    items = _read(fields, "messages", kind, "a list of messages")
     if items is None:
         raise BadRequest("the request has no messages", param="messages")
     return items
@@ -198,16 +204,20 @@ def _input(fields: Fields) -> Sequence[msgspec.Raw]:
 
 
 def _path(
-    api: Api, fields: Fields, items: Sequence[msgspec.Raw], marked: bool
+    api: Api, fields: Fields, items: Sequence[object], marked: bool
 ) -> tuple[int, Lineage]:
     """Return how many prompts there are, and the lineage of the first."""
     if api is Api.COMPLETIONS:
         return _prompts(fields)
     # Clients of OpenAI's APIs spell a message alike every time, unless they mark it.
     if api is not Api.MESSAGES and not marked:
-        return 1, lineage(plain_head(fields), items)
+        spelled = [item for item in items if isinstance(item, msgspec.Raw)]
+        return 1, lineage(plain_head(fields), spelled)
     try:
-        decoded = [msgspec.json.decode(item) for item in items]
+        decoded: list[object] = [
+            msgspec.json.decode(item) if isinstance(item, msgspec.Raw) else item
+            for item in items
+        ]
         return 1, lineage(canonical_head(fields), canonical_items(decoded))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the messages are not valid JSON: {error}") from None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from .api import Api
+from .json_values import is_list
 
 _SPOKEN = frozenset(("user", "system", "developer"))
 _RESPONSES_RESULTS = frozenset(
@@ -39,7 +40,7 @@ class _Item(msgspec.Struct):
     approval_request_id: str | None = None
     id: str | None = None
     name: str | None = None
-    content: msgspec.Raw = msgspec.Raw(b"null")
+    content: object = None
 
 
 class _Block(msgspec.Struct):
@@ -49,12 +50,13 @@ class _Block(msgspec.Struct):
 
 
 def closing_results(
-    api: Api, items: Sequence[msgspec.Raw]
+    api: Api, items: Sequence[object]
 ) -> tuple[tuple[Result, ...], bool]:
     """Return the results behind the last answer in *items*, in their order.
 
-    And whether a user has spoken behind them. In Anthropic's API results are part of a
-    user's message; text beside them is the client's, mostly, and does not count.
+    And whether a user has spoken behind them. Items are decoded or raw. In Anthropic's
+    API results are part of a user's message; text beside them is the client's, mostly,
+    and does not count.
     """
     results: list[Result] = []
     spoken = False
@@ -77,10 +79,12 @@ def closing_results(
     return tuple(results), spoken
 
 
-def _item(raw: msgspec.Raw) -> _Item | None:
+def _item(item: object) -> _Item | None:
     try:
-        return msgspec.json.decode(raw, type=_Item)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        if isinstance(item, msgspec.Raw):
+            return msgspec.json.decode(item, type=_Item)
+        return msgspec.convert(item, type=_Item)
+    except (msgspec.DecodeError, RecursionError):
         return None  # the server will say what is wrong with it
 
 
@@ -95,13 +99,13 @@ def _ended(item: _Item) -> str | None:
     return None
 
 
-def _blocks(content: msgspec.Raw) -> list[Result]:
+def _blocks(content: object) -> list[Result]:
     """Return the results in the content of one of Anthropic's messages."""
-    if bytes(content)[:1] != b"[":
+    if not is_list(content):
         return []
     try:
-        blocks = msgspec.json.decode(content, type=list[_Block])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        blocks = msgspec.convert(content, type=list[_Block])
+    except msgspec.ValidationError:
         return []
     return [
         Result(call_id=block.tool_use_id or "", failed=bool(block.is_error))
