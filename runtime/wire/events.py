@@ -30,6 +30,8 @@ class SSEReader:
         Raises EventTooLong where an event has more bytes than may be held.
         """
         held = self._held
+        if not held and _is_block(piece):
+            return [piece]
         scanned = max(0, len(held) - _LONGEST_END_BYTES)
         held += piece
         blocks: list[bytes] = []
@@ -61,6 +63,13 @@ class SSEReader:
             found = held.find(b"\n\n", found + 2)
 
 
+def _is_block(piece: bytes) -> bool:
+    """Return whether *piece* is one event, as servers mostly write them."""
+    if b"\r" in piece or not piece.endswith(b"\n\n"):
+        return False
+    return piece.find(b"\n\n") == len(piece) - 2
+
+
 def event_data(block: bytes) -> bytes:
     r"""Return the data of a block; several lines of it are joined.
 
@@ -78,14 +87,16 @@ def event_name(block: bytes) -> bytes:
     >>> event_name(b": a comment\nevent: ping\ndata: {}\n\n")
     b'ping'
     """
-    if block.startswith(b"data:") and b"\nevent" not in block:
-        return b""
+    if b"\nevent" not in block and b"\r" not in block:  # in the first line or nowhere
+        block = block.partition(b"\n")[0]
     names = list(_values(block, b"event"))
     return names[-1] if names else b""
 
 
 def _values(block: bytes, field: bytes) -> Iterator[bytes]:
-    for line in _LINE_END.split(block):
+    # A pattern takes long over the large events that some servers send.
+    lines = _LINE_END.split(block) if b"\r" in block else block.split(b"\n")
+    for line in lines:
         name, _, value = line.partition(b":")
         if name == field:
             yield value.removeprefix(b" ")

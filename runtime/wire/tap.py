@@ -152,20 +152,21 @@ class Tap:
             self._blind = True
 
     def _event(self, block: bytes) -> None:
-        data = event_data(block)
-        if not data:
-            # An old llama.cpp's errors are no events: they have a field of their own.
-            self._seen.failed |= block.startswith(b"error:")
-            return
-        if data == b"[DONE]":
-            self._seen.ended = True
-            return
-        name = ""
         if self._api is Api.RESPONSES:
             name = event_name(block).decode(errors="replace")
             if not tells_responses(name):
                 self._seen.answered = True
                 return
+        data = event_data(block)
+        if data == b"[DONE]":
+            self._seen.ended = True
+        elif data:
+            self._data(data)
+        else:
+            # An old llama.cpp's errors are no events: they have a field of their own.
+            self._seen.failed |= block.startswith(b"error:")
+
+    def _data(self, data: bytes) -> None:
         value = _object(data)
         if value is not None:
             _EVENTS[self._api](self._seen, value)
